@@ -9,11 +9,6 @@ MAX_SOURCES = 2
 # Classes that were larger when the rule was made: their members and sources, which may only become fewer. Nothing is added here: a
 # class that grows beyond the rule is divided.
 STILL_LARGE = {
-    "RunState": (27, 2),
-    "Launcher": (28, 2),
-    "ReadinessTable": (20, 4),
-    "JobState": (20, 10),
-    "Session": (28, 2),
     "BatchJob": (25, 3),
     "Executor": (29, 2),
     "NcclBackend": (27, 2),

@@ -115,6 +115,7 @@ void ReadHosts(const Environment& environment, const LaunchFacts& facts, const L
                LaunchPlace* place) {
   std::vector<std::string> unusable;
   for (const HostListSource& source : rule.hosts) {
+    if (source.variable == nullptr) break;
     const std::string value = Variable(environment, source.variable);
     if (value.empty()) continue;
     absl::StatusOr<std::vector<HostSlots>> hosts = HostsOf(source, value, facts);

@@ -7,11 +7,12 @@
 namespace coordd {
 namespace {
 
-// long: it is a table
-std::vector<LauncherRule> MakeRules() {
+// Whose names the rows use.
+struct Table {
   using enum LauncherRole;
   using enum HostListSyntax;
-  return {
+
+  static constexpr LauncherRule kRows[] = {
       {.name = "coordd",
        .title = "coordrun or COORDD_* variables",
        .kind = kProcesses,
@@ -239,13 +240,10 @@ std::vector<LauncherRule> MakeRules() {
        .job_id = "AZ_BATCH_JOB_ID",
        .coordinator_hosts = "AZ_BATCH_MASTER_NODE"},
   };
-}
+};
 
 }  // namespace
 
-absl::Span<const LauncherRule> LauncherRules() {
-  static const auto* const rules = new std::vector<LauncherRule>(MakeRules());
-  return *rules;
-}
+absl::Span<const LauncherRule> LauncherRules() { return Table::kRows; }
 
 }  // namespace coordd

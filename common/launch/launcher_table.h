@@ -1,7 +1,7 @@
 // The rules of launcher_detect.h as data. PURE
 #pragma once
 
-#include <vector>
+#include <string>
 
 #include "absl/types/span.h"
 #include "common/base/environment.h"
@@ -19,8 +19,8 @@ enum class LauncherRole {
 enum class HostListSyntax { kBrackets, kWords, kCounts, kPerSlotFile, kCountsFile, kJson };
 
 struct HostListSource {
-  const char* variable;
-  HostListSyntax syntax;
+  const char* variable = nullptr;  // null: none
+  HostListSyntax syntax = HostListSyntax::kWords;
 };
 
 // Lists of variables are separated by spaces. In a list of alternatives the first that is set
@@ -43,7 +43,7 @@ struct LauncherRule {
   // Where no variable names a start, and all its processes are on one node: the program that is an
   // ancestor of each.
   const char* daemon = "";
-  std::vector<HostListSource> hosts = {};  // the first that is set and can be read
+  HostListSource hosts[3] = {};  // the first that is set and can be read
   // Whether the first of the hosts may be the node of the batch script, which runs no task.
   bool drops_launch_node = false;
   const char* coordinator_hosts = "";  // each that is set is a hint: "host" or "host:port"

@@ -1,8 +1,7 @@
-// Tensors that ranks report alike: who is in is counted once for all of them.
-#include <algorithm>
+#include "server/generation/readiness_bundles.h"
 
-#include "common/base/check.h"
-#include "server/generation/readiness_table.h"
+#include <algorithm>
+#include <utility>
 
 namespace coordd {
 namespace {
@@ -13,19 +12,16 @@ constexpr size_t kMaxSpareBundles = 64;
 
 }  // namespace
 
-bool ReadinessTable::BeginBundle(absl::Span<Known* const> tensors, const Slots& slots,
-                                 Rank first_rank, absl::Time now) {
-  if (tensors.size() < kMinTensors || tombstones_.size() > 0 || !joined_.empty() ||
-      !HasRoomFor(static_cast<int64_t>(tensors.size()))) {
-    return false;
-  }
-  for (const Known* known : tensors)
+bool TensorBundles::Begin(absl::Span<KnownTensor* const> tensors, const ReportedSlots& slots,
+                          Rank first_rank, absl::Time now) {
+  if (tensors.size() < kMinTensors) return false;
+  for (const KnownTensor* known : tensors)
     if (known->pending != nullptr || !known->spec.group.empty()) return false;
-  std::unique_ptr<Bundle> bundle = NewBundle(slots);
-  for (Known* known : tensors) {
-    Entry* entry = AddEntry(first_rank, known->spec, now);
+  std::unique_ptr<ReadinessBundle> bundle = New(slots);
+  for (KnownTensor* known : tensors) {
+    ReadinessEntry* entry = entries_.Add(first_rank, known->spec, now);
     if (entry == nullptr) {  // one of its name is pending, which another slot or none means
-      for (Entry* added : bundle->tensors) Erase(*added);
+      for (ReadinessEntry* added : bundle->tensors) entries_.Erase(*added);
       return false;
     }
     entry->known = known;
@@ -37,13 +33,13 @@ bool ReadinessTable::BeginBundle(absl::Span<Known* const> tensors, const Slots& 
   return true;
 }
 
-std::unique_ptr<ReadinessTable::Bundle> ReadinessTable::NewBundle(const Slots& slots) {
-  std::unique_ptr<Bundle> bundle;
-  if (spare_bundles_.empty()) {
-    bundle = std::make_unique<Bundle>(members_);
+std::unique_ptr<ReadinessBundle> TensorBundles::New(const ReportedSlots& slots) {
+  std::unique_ptr<ReadinessBundle> bundle;
+  if (spare_.empty()) {
+    bundle = std::make_unique<ReadinessBundle>(members_);
   } else {
-    bundle = std::move(spare_bundles_.back());
-    spare_bundles_.pop_back();
+    bundle = std::move(spare_.back());
+    spare_.pop_back();
   }
   bundle->at = bundles_.size();
   bundle->first_slot = slots.first;
@@ -51,46 +47,18 @@ std::unique_ptr<ReadinessTable::Bundle> ReadinessTable::NewBundle(const Slots& s
   return bundle;
 }
 
-ReadinessTable::Bundle* ReadinessTable::BundleOf(const Known& first, const Slots& slots) const {
-  if (first.pending == nullptr || tombstones_.size() > 0) return nullptr;
-  Bundle* bundle = first.pending->bundle;
+ReadinessBundle* TensorBundles::Find(const KnownTensor& first, const ReportedSlots& slots) const {
+  if (first.pending == nullptr) return nullptr;
+  ReadinessBundle* bundle = first.pending->bundle;
   const bool is_it =
       bundle != nullptr && bundle->first_slot == slots.first && bundle->bits == slots.bits;
   return is_it ? bundle : nullptr;
 }
 
-std::optional<int64_t> ReadinessTable::ReportBundle(const Known& first, const Slots& slots,
-                                                    const Reporters& reporters, absl::Time now) {
-  Bundle* bundle = BundleOf(first, slots);
-  if (bundle == nullptr || bundle->in.ContainsAnyOf(reporters.slice)) return std::nullopt;
-  bundle->in.InsertAll(reporters.slice);
-  return CountIn(*bundle, reporters.ranks, now);
-}
-
-std::optional<int64_t> ReadinessTable::ReportBundle(const Known& first, const Slots& slots,
-                                                    Rank rank, absl::Time now) {
-  Bundle* bundle = BundleOf(first, slots);
-  if (bundle == nullptr || !bundle->in.Insert(rank)) return std::nullopt;
-  return CountIn(*bundle, absl::MakeConstSpan(&rank, 1), now);
-}
-
-// The ranks have just come in.
-int64_t ReadinessTable::CountIn(Bundle& bundle, absl::Span<const Rank> ranks, absl::Time now) {
-  const auto tensors = static_cast<int64_t>(bundle.tensors.size());
-  NoteLag(ranks, now - bundle.tensors.front()->first_report, tensors);
-  if (bundle.in.full()) {
-    SumUp(bundle);
-    for (Entry* tensor : bundle.tensors) MoveToReady(*tensor);
-    Drop(bundle);
-  }
-  Account();
-  return tensors;
-}
-
-// What its tensors have not counted one by one: as ReportKnown of each of the ranks.
-void ReadinessTable::SumUp(const Bundle& bundle) {
+// As if each of the ranks had reported each of the tensors.
+void TensorBundles::SumUp(const ReadinessBundle& bundle) {
   const int64_t others = bundle.in.size() - 1;
-  for (Entry* tensor : bundle.tensors) {
+  for (ReadinessEntry* tensor : bundle.tensors) {
     const int64_t first = SizeBytes(tensor->spec);
     const int64_t each = tensor->known->bytes;
     tensor->max_bytes = others > 0 ? std::max(first, each) : first;
@@ -99,25 +67,50 @@ void ReadinessTable::SumUp(const Bundle& bundle) {
   }
 }
 
-void ReadinessTable::Dissolve(Bundle& bundle) {
+void TensorBundles::Dissolve(ReadinessBundle& bundle) {
   SumUp(bundle);
-  for (Entry* tensor : bundle.tensors) {
+  for (ReadinessEntry* tensor : bundle.tensors) {
     tensor->own = bundle.in;
     tensor->bundle = nullptr;
   }
   Drop(bundle);
 }
 
-void ReadinessTable::Drop(Bundle& bundle) {
+void TensorBundles::DissolveAll() {
+  while (!bundles_.empty()) Dissolve(*bundles_.back());
+}
+
+void TensorBundles::Drop(ReadinessBundle& bundle) {
   const size_t at = bundle.at;
   std::swap(bundles_[at], bundles_.back());
   bundles_[at]->at = at;
-  std::unique_ptr<Bundle> spare = std::move(bundles_.back());
+  std::unique_ptr<ReadinessBundle> spare = std::move(bundles_.back());
   bundles_.pop_back();
-  if (spare_bundles_.size() == kMaxSpareBundles) return;
+  if (spare_.size() == kMaxSpareBundles) return;
   spare->tensors.clear();
   spare->in.Clear();
-  spare_bundles_.push_back(std::move(spare));
+  spare_.push_back(std::move(spare));
+}
+
+void TensorBundles::Clear() {
+  bundles_.clear();
+  spare_.clear();
+}
+
+absl::Status TensorBundles::CheckConsistency() const {
+  size_t bundled = 0;
+  for (const auto& [id, entry] : entries_.by_age()) bundled += entry->bundle != nullptr ? 1 : 0;
+  for (size_t i = 0; i < bundles_.size(); ++i) {
+    const ReadinessBundle& bundle = *bundles_[i];
+    for (const ReadinessEntry* tensor : bundle.tensors) {
+      if (tensor->bundle != &bundle || tensor->known == nullptr || !tensor->spec.group.empty())
+        return absl::InternalError("a bundle has a tensor that is no part of it");
+    }
+    if (bundle.at != i) return absl::InternalError("a bundle is out of place");
+    bundled -= bundle.tensors.size();
+  }
+  if (bundled != 0) return absl::InternalError("a tensor's bundle does not know it");
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

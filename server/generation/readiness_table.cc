@@ -1,6 +1,8 @@
 #include "server/generation/readiness_table.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,9 +11,6 @@
 
 namespace coordd {
 namespace {
-
-constexpr int64_t kEntryCostBytes = 256;  // containers, allocations
-constexpr int64_t kMaxSpareBytes = 1 << 20;
 
 bool IsGrouped(const TensorSpec& spec) { return !spec.group.empty(); }
 
@@ -24,6 +23,8 @@ ReadinessTable::ReadinessTable(ProcessSetId process_set, MemberList members,
       bounds_(bounds),
       totals_(totals),
       joined_(members_),
+      entries_(members_),
+      bundles_(members_, entries_),
       tombstones_(members_) {}
 
 ReadinessTable::~ReadinessTable() { ForgetAll(); }
@@ -35,7 +36,7 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
     Account();
     return;
   }
-  Entry* entry = FindEntry(spec.name);
+  Entry* entry = entries_.Find(spec.name);
   if (entry == nullptr) {
     if (const absl::Status status = CheckGroup(spec); !status.ok()) {
       FailReport(rank, spec, {status, rank}, failed);
@@ -51,7 +52,7 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
       return;
     }
     entry = AddEntry(rank, spec, now);
-  } else if (In(*entry).Contains(rank)) {
+  } else if (entry->in().Contains(rank)) {
     const absl::Status again =
         absl::AlreadyExistsError(absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
                                               " submitted it again while it was still pending"));
@@ -72,8 +73,8 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
 bool ReadinessTable::ReportSame(Rank rank, absl::string_view name,
                                 absl::FunctionRef<bool(const TensorSpec&)> same, absl::Time now,
                                 std::vector<FailedTensor>& failed) {
-  Entry* entry = FindEntry(name);
-  if (entry == nullptr || tombstones_.size() > 0 || In(*entry).Contains(rank) ||
+  Entry* entry = entries_.Find(name);
+  if (entry == nullptr || tombstones_.size() > 0 || entry->in().Contains(rank) ||
       !same(entry->spec)) {
     return false;
   }
@@ -85,7 +86,7 @@ bool ReadinessTable::ReportSame(Rank rank, absl::string_view name,
 
 void ReadinessTable::ReportKnown(Rank rank, Known& known, absl::Time now,
                                  std::vector<FailedTensor>& failed) {
-  if (known.pending != nullptr && tombstones_.size() == 0 && !In(*known.pending).Contains(rank)) {
+  if (known.pending != nullptr && tombstones_.size() == 0 && !known.pending->in().Contains(rank)) {
     Entry& entry = Alone(*known.pending);
     MarkIn(entry, rank, known.bytes, now);
     Settle(entry, failed);
@@ -93,18 +94,14 @@ void ReadinessTable::ReportKnown(Rank rank, Known& known, absl::Time now,
     return;
   }
   Report(rank, known.spec, now, failed);
-  Entry* entry = FindEntry(known.spec.name);
+  Entry* entry = entries_.Find(known.spec.name);
   if (entry == nullptr || entry->known != nullptr || !SameCall(entry->spec, known.spec)) return;
   entry->known = &known;
   known.pending = entry;
 }
 
 void ReadinessTable::Forget(Known& known) {
-  if (known.pending != nullptr) Unlink(Alone(*known.pending));
-}
-
-void ReadinessTable::Unlink(Entry& entry) {
-  if (entry.known != nullptr) std::exchange(entry.known, nullptr)->pending = nullptr;
+  if (known.pending != nullptr) ReadinessEntries::Unlink(Alone(*known.pending));
 }
 
 void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
@@ -119,8 +116,8 @@ void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Statu
 
 void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_view reason,
                               std::vector<FailedTensor>& failed) {
-  Entry* entry = FindEntry(name);
-  if (entry == nullptr || !In(*entry).Contains(rank)) return;
+  Entry* entry = entries_.Find(name);
+  if (entry == nullptr || !entry->in().Contains(rank)) return;
   // Who was missing is what the rank that gave up wants to know.
   const PendingTensor pending = Describe(*entry);
   const absl::Status status = absl::CancelledError(absl::StrCat(
@@ -132,13 +129,14 @@ void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_vi
 
 void ReadinessTable::Join(Rank rank, std::vector<FailedTensor>& failed) {
   tombstones_.Forgive(rank);
-  while (!bundles_.empty()) Dissolve(*bundles_.back());
+  bundles_.DissolveAll();
   joined_.Insert(rank);
   std::vector<int64_t> ids;
-  for (const auto& [id, entry] : by_age_) ids.push_back(id);
+  for (const auto& [id, entry] : entries_.by_age()) ids.push_back(id);
   for (int64_t id : ids) {
-    const auto it = by_age_.find(id);  // a group takes others with it
-    if (it != by_age_.end() && !In(*it->second).Contains(rank)) Settle(*it->second, failed);
+    const auto it = entries_.by_age().find(id);  // a group takes others with it
+    if (it != entries_.by_age().end() && !it->second->in().Contains(rank))
+      Settle(*it->second, failed);
   }
   Account();
 }
@@ -148,12 +146,12 @@ void ReadinessTable::EndJoin() {
   joined_ = RankSet(members_);
   for (auto& [name, group] : groups_) {
     group.complete = 0;
-    for (const Entry* tensor : group.tensors) group.complete += In(*tensor).full() ? 1 : 0;
+    for (const Entry* tensor : group.tensors) group.complete += tensor->in().full() ? 1 : 0;
   }
 }
 
 bool ReadinessTable::IsComplete(const Entry& entry) const {
-  const RankSet& in = In(entry);
+  const RankSet& in = entry.in();
   return in.full() || (!joined_.empty() && in.CoversAllWith(joined_));
 }
 
@@ -161,7 +159,7 @@ std::optional<TensorFault> ReadinessTable::AsksJoined(const Entry& entry) const 
   if (joined_.empty()) return std::nullopt;
   const TensorSpec& spec = entry.spec;
   auto is_gone = [&](Rank rank) {
-    return members_.Contains(rank) && joined_.Contains(rank) && !In(entry).Contains(rank);
+    return members_.Contains(rank) && joined_.Contains(rank) && !entry.in().Contains(rank);
   };
   auto fault = [&](Rank rank, absl::string_view role) {
     return TensorFault{absl::FailedPreconditionError(
@@ -192,8 +190,8 @@ void ReadinessTable::Settle(Entry& entry, std::vector<FailedTensor>& failed) {
 void ReadinessTable::FailOlderThan(absl::Time now, absl::Duration age,
                                    std::vector<FailedTensor>& failed) {
   // One at a time: a group takes others with it.
-  while (!by_age_.empty() && by_age_.begin()->second->first_report + age <= now) {
-    Entry& entry = *by_age_.begin()->second;
+  while (!entries_.empty() && entries_.by_age().begin()->second->first_report + age <= now) {
+    Entry& entry = *entries_.by_age().begin()->second;
     const PendingTensor pending = Describe(entry);
     const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
         "tensor ", entry.spec.name, ": submitted by ",
@@ -212,18 +210,12 @@ std::vector<ReadyTensor> ReadinessTable::TakeReady() {
 }
 
 void ReadinessTable::ForgetAll() {
-  for (const auto& [id, entry] : by_age_) Unlink(*entry);
-  bundles_.clear();
-  entries_.clear();
-  by_age_.clear();
-  spare_entries_.clear();
-  spare_bundles_.clear();
-  spare_specs_.clear();
+  bundles_.Clear();
+  entries_.Clear();
   groups_.clear();
   tombstones_ = Tombstones(members_);
   ready_.clear();
-  state_bytes_ = 0;
-  stalled_ = 0;
+  group_bytes_ = 0;
   Account();
 }
 
@@ -234,13 +226,8 @@ void ReadinessTable::Account() {
   };
   count(pending(), counted_.pending, totals_.pending);
   count(tombstones(), counted_.tombstones, totals_.tombstones);
-  count(state_bytes_ + tombstones_.state_bytes(), counted_.state_bytes, totals_.state_bytes);
-  count(stalled_, counted_.stalled, totals_.stalled);
-}
-
-ReadinessTable::Entry* ReadinessTable::FindEntry(absl::string_view name) const {
-  const auto it = entries_.find(name);
-  return it == entries_.end() ? nullptr : it->second.get();
+  count(state_bytes(), counted_.state_bytes, totals_.state_bytes);
+  count(stalled(), counted_.stalled, totals_.stalled);
 }
 
 bool ReadinessTable::HasRoom() const {
@@ -248,7 +235,7 @@ bool ReadinessTable::HasRoom() const {
       totals_.pending + totals_.tombstones - counted_.pending - counted_.tombstones;
   const int64_t others_bytes = totals_.state_bytes - counted_.state_bytes;
   return others + pending() + tombstones_.size() < bounds_.max_pending &&
-         others_bytes + state_bytes_ + tombstones_.state_bytes() < bounds_.max_state_bytes;
+         others_bytes + state_bytes() < bounds_.max_state_bytes;
 }
 
 // Whether a new tensor fits the group that it names.
@@ -271,40 +258,11 @@ absl::Status ReadinessTable::CheckGroup(const TensorSpec& spec) const {
   return absl::OkStatus();
 }
 
-std::unique_ptr<ReadinessTable::Entry> ReadinessTable::NewEntry(const TensorSpec& spec) {
-  std::unique_ptr<Entry> entry;
-  if (spare_entries_.empty()) {
-    entry = std::make_unique<Entry>(members_);
-  } else {
-    entry = std::move(spare_entries_.back());
-    spare_entries_.pop_back();
-  }
-  if (!spare_specs_.empty()) {
-    entry->spec = std::move(spare_specs_.back());
-    spare_specs_.pop_back();
-  }
-  entry->spec = spec;
-  return entry;
-}
-
+// With nobody in. REQUIRES: none of this name is there.
 ReadinessTable::Entry* ReadinessTable::AddEntry(Rank rank, const TensorSpec& spec, absl::Time now) {
-  std::unique_ptr<Entry> entry = NewEntry(spec);
-  Entry& added = *entry;
-  if (!entries_.try_emplace(added.spec.name, std::move(entry)).second) return nullptr;
-  added.id = next_id_++;
-  added.first_rank = rank;
-  added.first_report = now;
-  added.cost_bytes = kEntryCostBytes + added.own.size_bytes() +
-                     static_cast<int64_t>(2 * spec.name.size() + spec.group.size());
-  state_bytes_ += added.cost_bytes;
-  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).tensors.push_back(&added);
-  if (added.age.empty()) {
-    by_age_.emplace_hint(by_age_.end(), added.id, &added);
-  } else {
-    added.age.key() = added.id;
-    by_age_.insert(by_age_.end(), std::move(added.age));
-  }
-  return &added;
+  Entry* const added = entries_.Add(rank, spec, now);
+  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).tensors.push_back(added);
+  return added;
 }
 
 ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, int32_t size) {
@@ -312,8 +270,9 @@ ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, in
   if (is_new) {
     it->second.size = size;
     it->second.named_by.resize(static_cast<size_t>(members_.size()));
-    it->second.cost_bytes = kEntryCostBytes + int64_t{members_.size()} * int64_t{sizeof(int32_t)};
-    state_bytes_ += it->second.cost_bytes;
+    it->second.cost_bytes =
+        ReadinessEntries::kEntryCostBytes + int64_t{members_.size()} * int64_t{sizeof(int32_t)};
+    group_bytes_ += it->second.cost_bytes;
   }
   return it->second;
 }
@@ -338,47 +297,23 @@ void ReadinessTable::Complete(Entry& entry) {
   Group& group = it->second;
   if (++group.complete < group.size) return;
   for (Entry* member : group.tensors) MoveToReady(*member);
-  state_bytes_ -= group.cost_bytes;
+  group_bytes_ -= group.cost_bytes;
   groups_.erase(it);
 }
 
 void ReadinessTable::MoveToReady(Entry& entry) {
   const bool gathers = entry.spec.kind == CollectiveKind::kAllgather;
   const int64_t bytes = gathers ? entry.sum_bytes : entry.max_bytes;
-  const bool for_joined = !In(entry).full();
+  const bool for_joined = !entry.in().full();
   const int64_t slot = entry.known != nullptr ? entry.known->slot : 0;
-  std::unique_ptr<Entry> done = TakeOut(entry);
+  std::unique_ptr<Entry> done = entries_.Take(entry);
   ready_.push_back({std::move(done->spec), bytes, done->first_report, for_joined, slot});
-  Keep(std::move(done));
-}
-
-void ReadinessTable::Erase(Entry& entry) { Keep(TakeOut(entry)); }
-
-std::unique_ptr<ReadinessTable::Entry> ReadinessTable::TakeOut(Entry& entry) {
-  Unlink(entry);
-  state_bytes_ -= entry.cost_bytes;
-  if (entry.id <= last_stalled_id_) --stalled_;
-  entry.age = by_age_.extract(entry.id);
-  const auto at = entries_.find(entry.spec.name);
-  std::unique_ptr<Entry> taken = std::move(at->second);
-  entries_.erase(at);
-  return taken;
-}
-
-void ReadinessTable::Keep(std::unique_ptr<Entry> spare) {
-  const int64_t each = kEntryCostBytes + spare->own.size_bytes();
-  if (static_cast<int64_t>(spare_entries_.size()) >= kMaxSpareBytes / each) return;
-  spare->own.Clear();
-  spare->bundle = nullptr;
-  spare->max_bytes = spare->sum_bytes = 0;
-  spare_entries_.push_back(std::move(spare));
+  entries_.Keep(std::move(done));
 }
 
 void ReadinessTable::Reuse(std::vector<ReadyTensor> planned) {
-  for (ReadyTensor& tensor : planned) {
-    if (spare_specs_.size() >= spare_entries_.size()) break;
-    spare_specs_.push_back(std::move(tensor.spec));
-  }
+  for (ReadyTensor& tensor : planned)
+    if (!entries_.Reuse(std::move(tensor.spec))) break;
   planned.clear();
   if (ready_.empty()) ready_.swap(planned);
 }
@@ -386,7 +321,7 @@ void ReadinessTable::Reuse(std::vector<ReadyTensor> planned) {
 void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorFault& fault,
                                 std::vector<FailedTensor>& failed) {
   std::string group_of_entry;
-  if (Entry* entry = FindEntry(spec.name); entry != nullptr) {
+  if (Entry* entry = entries_.Find(spec.name); entry != nullptr) {
     group_of_entry = entry->spec.group;
     const bool is_first = Alone(*entry).own.Insert(rank);
     if (is_first && IsGrouped(entry->spec) && spec.group == group_of_entry) {
@@ -420,14 +355,14 @@ void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
   const RankSet& in = Alone(entry).own;
   failed.push_back({process_set_, entry.spec.name, fault, in.Ranks()});
   tombstones_.AddTensor(entry.spec.name, fault, Owed(in));
-  Erase(entry);
+  entries_.Erase(entry);
 }
 
 void ReadinessTable::FailGroup(Groups::iterator it, absl::string_view culprit,
                                const TensorFault& fault, std::vector<FailedTensor>& failed) {
   const std::string name = it->first;
   Group group = std::move(it->second);
-  state_bytes_ -= group.cost_bytes;
+  group_bytes_ -= group.cost_bytes;
   groups_.erase(it);
   const TensorFault with_group{
       absl::Status(fault.status.code(),
@@ -436,12 +371,113 @@ void ReadinessTable::FailGroup(Groups::iterator it, absl::string_view culprit,
   for (Entry* member : group.tensors) {
     const bool is_culprit = member->spec.name == culprit;
     failed.push_back(
-        {process_set_, member->spec.name, is_culprit ? fault : with_group, In(*member).Ranks()});
-    Erase(*member);
+        {process_set_, member->spec.name, is_culprit ? fault : with_group, member->in().Ranks()});
+    entries_.Erase(*member);
   }
   for (int32_t& named : group.named_by) named = group.size - named;
   for (Rank rank : joined_.Ranks()) group.named_by[Index(rank)] = 0;
   tombstones_.AddGroup(name, with_group, std::move(group.named_by));
+}
+
+// --- Reports that several ranks make together ---
+
+bool ReadinessTable::BeginBundle(absl::Span<Known* const> tensors, const Slots& slots,
+                                 Rank first_rank, absl::Time now) {
+  return tombstones_.size() == 0 && joined_.empty() &&
+         HasRoomFor(static_cast<int64_t>(tensors.size())) &&
+         bundles_.Begin(tensors, slots, first_rank, now);
+}
+
+ReadinessTable::Bundle* ReadinessTable::BundleOf(const Known& first, const Slots& slots) const {
+  return tombstones_.size() > 0 ? nullptr : bundles_.Find(first, slots);
+}
+
+std::optional<int64_t> ReadinessTable::ReportBundle(const Known& first, const Slots& slots,
+                                                    const Reporters& reporters, absl::Time now) {
+  Bundle* bundle = BundleOf(first, slots);
+  if (bundle == nullptr || bundle->in.ContainsAnyOf(reporters.slice)) return std::nullopt;
+  bundle->in.InsertAll(reporters.slice);
+  return CountIn(*bundle, reporters.ranks, now);
+}
+
+std::optional<int64_t> ReadinessTable::ReportBundle(const Known& first, const Slots& slots,
+                                                    Rank rank, absl::Time now) {
+  Bundle* bundle = BundleOf(first, slots);
+  if (bundle == nullptr || !bundle->in.Insert(rank)) return std::nullopt;
+  return CountIn(*bundle, absl::MakeConstSpan(&rank, 1), now);
+}
+
+// The ranks have just come in.
+int64_t ReadinessTable::CountIn(Bundle& bundle, absl::Span<const Rank> ranks, absl::Time now) {
+  const auto tensors = static_cast<int64_t>(bundle.tensors.size());
+  NoteLag(ranks, now - bundle.tensors.front()->first_report, tensors);
+  if (bundle.in.full()) {
+    TensorBundles::SumUp(bundle);
+    for (Entry* tensor : bundle.tensors) MoveToReady(*tensor);
+    bundles_.Drop(bundle);
+  }
+  Account();
+  return tensors;
+}
+
+bool ReadinessTable::CanShare(const Reporters& reporters, const Known& known) const {
+  if (tombstones_.size() > 0 || !joined_.empty() || !known.spec.group.empty()) return false;
+  if (known.pending == nullptr) return entries_.Find(known.spec.name) == nullptr;
+  return !known.pending->in().ContainsAnyOf(reporters.slice);
+}
+
+bool ReadinessTable::HasRoomFor(int64_t tensors) const {
+  return totals_.pending + totals_.tombstones + tensors <= bounds_.max_pending &&
+         totals_.state_bytes < bounds_.max_state_bytes / 2;
+}
+
+bool ReadinessTable::ReportPending(Rank rank, Known& known, std::vector<FailedTensor>& failed) {
+  Entry* entry = known.pending;
+  if (entry == nullptr || tombstones_.size() > 0 || !entry->spec.group.empty() ||
+      entry->in().Contains(rank)) {
+    return false;
+  }
+  Alone(*entry).own.Insert(rank);
+  entry->max_bytes = std::max(entry->max_bytes, known.bytes);
+  entry->sum_bytes += std::min<int64_t>(known.bytes, kMaxTensorBytes);
+  if (!entry->own.full()) return true;
+  Settle(*entry, failed);
+  Account();
+  return true;
+}
+
+void ReadinessTable::ReportShared(const Reporters& reporters, Known& known, absl::Time now,
+                                  std::vector<FailedTensor>& failed) {
+  size_t reported = 0;
+  // The first one makes it what is pending; where there is no room, each hears of it.
+  while (known.pending == nullptr && reported < reporters.ranks.size())
+    ReportKnown(reporters.ranks[reported++], known, now, failed);
+  const size_t more = reporters.ranks.size() - reported;
+  if (more == 0) return;
+  Entry& entry = Alone(*known.pending);
+  entry.own.InsertAll(reporters.slice);
+  entry.max_bytes = std::max(entry.max_bytes, known.bytes);
+  entry.sum_bytes += static_cast<int64_t>(more) * std::min<int64_t>(known.bytes, kMaxTensorBytes);
+  if (!entry.own.full()) return;
+  Settle(entry, failed);
+  Account();
+}
+
+absl::Duration ReadinessTable::DelayOf(const Known& known, absl::Time now) {
+  return now - known.pending->first_report;
+}
+
+// As MarkIn, so many times at once.
+void ReadinessTable::NoteLag(absl::Span<const Rank> ranks, absl::Duration delay, int64_t tensors) {
+  if (tensors == 0) return;
+  const double kept = std::pow(1.0 - 1.0 / static_cast<double>(ReadinessTotals::kLagDivisor),
+                               static_cast<double>(tensors));
+  const auto target = static_cast<double>(absl::ToInt64Nanoseconds(delay));
+  for (Rank rank : ranks) {
+    absl::Duration& lag = totals_.lag[static_cast<size_t>(rank.value)];
+    const auto before = static_cast<double>(absl::ToInt64Nanoseconds(lag));
+    lag = absl::Nanoseconds(static_cast<int64_t>(target + (before - target) * kept));
+  }
 }
 
 }  // namespace coordd

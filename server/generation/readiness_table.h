@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +15,8 @@
 #include "absl/types/span.h"
 #include "common/protocol/tensor_spec.h"
 #include "common/protocol/types.h"
+#include "server/generation/readiness_bundles.h"
+#include "server/generation/readiness_entries.h"
 #include "server/generation/tombstones.h"
 #include "server/members/member_list.h"
 #include "server/members/rank_set.h"
@@ -81,19 +81,14 @@ struct ReadinessTotals {
 // A member that has joined (has no more data) counts as in for every tensor, except where its data
 // is asked for: the root of a broadcast, reduce or gather and the other side of a send or receive.
 // That tensor fails.
+//
+// What is pending is in ReadinessEntries, what is reported alike in TensorBundles. Implemented
+// in readiness_table.cc (reports, ends) and readiness_queries.cc (what it tells).
 class ReadinessTable {
-  struct Entry;
-
  public:
+  using Known = KnownTensor;
+  using Slots = ReportedSlots;
   static constexpr size_t kMaxNamedRanks = 64;
-
-  // A tensor that ranks may report without its spec.
-  struct Known {
-    TensorSpec spec;           // but for the first dimension, where ranks may differ in it
-    int64_t bytes = 0;         // of one rank; the mean where they differ
-    int64_t slot = 0;          // what ranks call it
-    Entry* pending = nullptr;  // the table's: of this spec, if one is
-  };
 
   // `process_set`: how reports and failures name it. `totals` outlives it.
   ReadinessTable(ProcessSetId process_set, MemberList members, const ReadinessBounds& bounds,
@@ -147,10 +142,6 @@ class ReadinessTable {
   // Tensors that ranks report by the same slots in one message, round after round: as long as all
   // do so, who is in is counted once for all of them. Whatever concerns one of them alone ends
   // that, and only that. REQUIRES of both: nobody has joined.
-  struct Slots {
-    int64_t first = 0;
-    absl::string_view bits;
-  };
   // They are pending as these slots, with nothing wrong, and none of the ranks is in yet: now it
   // is. How late they came, and with how many tensors, is noted. nullopt, and nothing has happened,
   // in every other case. Else how many tensors that were.
@@ -190,50 +181,31 @@ class ReadinessTable {
   // how many there are, also beyond `limit`.
   std::vector<PendingTensor> NewlyStalled(absl::Time now, absl::Duration age, size_t limit,
                                           int64_t& count);
-  int64_t stalled() const { return stalled_; }  // counted by NewlyStalled and still pending
-  bool Has(absl::string_view name) const { return entries_.contains(name); }
+  int64_t stalled() const {
+    return entries_.stalled();
+  }  // counted by NewlyStalled and still pending
+  bool Has(absl::string_view name) const { return entries_.Find(name) != nullptr; }
   std::optional<PendingTensor> Find(absl::string_view name) const;
   std::optional<PendingTensor> Oldest() const;
   // When NewlyStalled or FailOlderThan finds something. InfiniteFuture: never, as things are.
-  absl::Time NextStall(absl::Duration warning, absl::Duration abort) const;
+  absl::Time NextStall(absl::Duration warning, absl::Duration abort) const {
+    return entries_.NextStall(warning, abort);
+  }
 
   void ForgetAll();  // nobody is told
 
   // coordd was not running for `gap`: what is pending is that much younger.
-  void Forgive(absl::Duration gap);
+  void Forgive(absl::Duration gap) { entries_.Forgive(gap); }
 
-  int64_t pending() const { return static_cast<int64_t>(entries_.size()); }
+  int64_t pending() const { return entries_.size(); }
   int64_t tombstones() const { return tombstones_.size(); }
   const MemberList& members() const { return members_; }
 
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
  private:
-  using Ages = std::map<int64_t, Entry*>;
-  struct Bundle {
-    explicit Bundle(const MemberList& members) : in(members) {}
-
-    size_t at = 0;  // in bundles_
-    int64_t first_slot = 0;
-    std::string bits;
-    std::vector<Entry*> tensors;  // in the order of their slots
-    RankSet in;                   // each of them
-  };
-  struct Entry {
-    explicit Entry(const MemberList& members) : own(members) {}
-
-    int64_t id = 0;  // order of first reports
-    TensorSpec spec;
-    Rank first_rank;
-    absl::Time first_report;
-    RankSet own;               // who is in, unless it is part of a bundle
-    Bundle* bundle = nullptr;  // that says who is in
-    Ages::node_type age;       // its place in by_age_, while it has none
-    int64_t max_bytes = 0;     // of one rank
-    int64_t sum_bytes = 0;     // of all ranks
-    int64_t cost_bytes = 0;
-    Known* known = nullptr;  // that points here
-  };
+  using Entry = ReadinessEntry;
+  using Bundle = ReadinessBundle;
   struct Group {
     int32_t size = 0;               // tensors it must have
     int32_t complete = 0;           // tensors that all members are in for
@@ -243,18 +215,13 @@ class ReadinessTable {
   };
   using Groups = absl::flat_hash_map<std::string, Group>;
 
-  Entry* FindEntry(absl::string_view name) const;
-  static const RankSet& In(const Entry& entry) {
-    return entry.bundle != nullptr ? entry.bundle->in : entry.own;
-  }
-  // With nobody in. nullptr: one of this name is there.
   Entry* AddEntry(Rank rank, const TensorSpec& spec, absl::Time now);
-  std::unique_ptr<Entry> NewEntry(const TensorSpec& spec);
-  std::unique_ptr<Entry> TakeOut(Entry& entry);
-  void Keep(std::unique_ptr<Entry> spare);
   Group& GetOrAddGroup(const std::string& name, int32_t size);
   absl::Status CheckGroup(const TensorSpec& spec) const;
   bool HasRoom() const;
+  int64_t state_bytes() const {
+    return entries_.state_bytes() + group_bytes_ + tombstones_.state_bytes();
+  }
   // What this table has in use goes into the totals; at the end of all that may change it.
   void Account();
   size_t Index(Rank rank) const { return static_cast<size_t>(members_.IndexOf(rank)); }
@@ -264,10 +231,8 @@ class ReadinessTable {
   // After a report or a join: fails the tensor or completes it, if either is due.
   void Settle(Entry& entry, std::vector<FailedTensor>& failed);
   void MarkIn(Entry& entry, Rank rank, int64_t bytes, absl::Time now);
-  static void Unlink(Entry& entry);
   void Complete(Entry& entry);
   void MoveToReady(Entry& entry);
-  void Erase(Entry& entry);
   // `rank`'s report of `spec` brings the tensor down, and the group that either side put it in.
   void FailReport(Rank rank, const TensorSpec& spec, const TensorFault& fault,
                   std::vector<FailedTensor>& failed);
@@ -278,16 +243,11 @@ class ReadinessTable {
                  std::vector<FailedTensor>& failed);
   // Of this one alone something is to be said: its bundle ends, if it is part of one.
   Entry& Alone(Entry& entry) {
-    if (entry.bundle != nullptr) Dissolve(*entry.bundle);
+    if (entry.bundle != nullptr) bundles_.Dissolve(*entry.bundle);
     return entry;
   }
   Bundle* BundleOf(const Known& first, const Slots& slots) const;
-  std::unique_ptr<Bundle> NewBundle(const Slots& slots);
   int64_t CountIn(Bundle& bundle, absl::Span<const Rank> ranks, absl::Time now);
-  static void SumUp(const Bundle& bundle);
-  void Dissolve(Bundle& bundle);
-  void Drop(Bundle& bundle);
-  absl::Status CheckBundles() const;
   PendingTensor Describe(const Entry& entry) const;
   absl::Status CheckGroupConsistency(absl::string_view name, const Group& group) const;
 
@@ -296,20 +256,12 @@ class ReadinessTable {
   const ReadinessBounds bounds_;
   ReadinessTotals& totals_;
   RankSet joined_;
-  int64_t next_id_ = 0;
-  absl::flat_hash_map<absl::string_view, std::unique_ptr<Entry>> entries_;  // by their own name
-  Ages by_age_;                                                             // every entry, by id
-  std::vector<std::unique_ptr<Bundle>> bundles_;
-  int64_t last_stalled_id_ = -1;  // entries up to this one have been counted as stalled
-  int64_t stalled_ = 0;
+  ReadinessEntries entries_;
+  TensorBundles bundles_;
   Groups groups_;
+  int64_t group_bytes_ = 0;  // what the groups take, about
   Tombstones tombstones_;
   std::vector<ReadyTensor> ready_;
-  int64_t state_bytes_ = 0;  // of entries and groups, about
-  // A round's memory is the next one's.
-  std::vector<std::unique_ptr<Entry>> spare_entries_;
-  std::vector<std::unique_ptr<Bundle>> spare_bundles_;
-  std::vector<TensorSpec> spare_specs_;
   struct {
     int64_t pending = 0, tombstones = 0, state_bytes = 0, stalled = 0;
   } counted_;  // what the totals have of this table

@@ -1,10 +1,48 @@
 #include "server/job/current_generation.h"
 
+#include "common/base/status_macros.h"
+#include "server/model/validate_message.h"
+
 namespace coordd {
 
-void AddDeparture(std::deque<v1::Departure>& departures, const v1::Departure& departure) {
-  if (departures.size() == kMaxDepartures) departures.pop_front();
-  departures.push_back(departure);
+absl::Status CurrentGeneration::OnMessage(Rank rank, const v1::WorkerMessage& message,
+                                          const Turn& turn) {
+  if (message.has_tensors_ready()) {
+    COORDD_RETURN_IF_ERROR(ValidateTensorsReady(message.tensors_ready()));
+  } else if (message.has_tensors_withdrawn()) {
+    COORDD_RETURN_IF_ERROR(ValidateTensorsWithdrawn(message.tensors_withdrawn()));
+  } else if (message.has_process_set_request()) {
+    COORDD_RETURN_IF_ERROR(ValidateProcessSetRequest(message.process_set_request()));
+  }
+  if (!intact()) return absl::OkStatus();
+  switch (message.body_case()) {
+    case v1::WorkerMessage::kTensorsReady:
+      return state_.OnTensorsReady(rank, message.tensors_ready(), turn);
+    case v1::WorkerMessage::kTensorsWithdrawn:
+      state_.OnTensorsWithdrawn(rank, message.tensors_withdrawn(), turn);
+      return absl::OkStatus();
+    case v1::WorkerMessage::kProcessSetRequest:
+      return state_.OnProcessSetRequest(rank, message.process_set_request(), turn);
+    case v1::WorkerMessage::kScheduleAck:
+      return state_.OnScheduleAck(rank, message.schedule_ack());
+    case v1::WorkerMessage::kFreezeReply:
+      return state_.OnFreezeReply(rank, message.freeze_reply(), turn);
+    case v1::WorkerMessage::kScheduleFinished:
+      return state_.OnScheduleFinished(rank, message.schedule_finished());
+    default:
+      COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
+      return state_.OnScheduleBreak(rank, message.schedule_break(), turn.effects);
+  }
+}
+
+std::vector<TraceState::Member> CurrentGeneration::Traced(const JobWorkers& workers) const {
+  std::vector<TraceState::Member> by_rank;
+  for (int32_t rank = 0; rank < state_.size(); ++rank) {
+    const SessionId session = state_.session_of(Rank{rank});
+    const v1::Join& join = workers.at(session).join;
+    by_rank.push_back({session, join.traces(), join.host().hostname(), join.pid()});
+  }
+  return by_rank;
 }
 
 bool CurrentGeneration::Worsen(Damage damage) {

@@ -1,7 +1,6 @@
 // The generation that a job has, and how it has ended.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -10,20 +9,22 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
 #include "server/generation/generation_state.h"
 #include "server/job/blame.h"
+#include "server/job/executed_counts.h"
+#include "server/job/job_history.h"
+#include "server/job/job_workers.h"
+#include "server/job/trace_state.h"
 #include "server/model/server_options.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
 // How a generation has ended, so far: the later ones are worse.
 enum class Damage { kNone, kLeft, kAsked, kCollectiveFailed, kLost };
-
-// Behind the others; of many the oldest is forgotten.
-inline constexpr size_t kMaxDepartures = 64;  // what status and an Abort name at most
-void AddDeparture(std::deque<v1::Departure>& departures, const v1::Departure& departure);
 
 // PURE. Not thread-safe: one owner, who has one for each generation and replaces it whole: nothing
 // of one generation is left in the next. From its first Membership until its last member is gone.
@@ -38,10 +39,19 @@ class CurrentGeneration {
 
   GenerationState& state() { return state_; }
   const GenerationState& state() const { return state_; }
+  ExecutedCounts::Count planned() const {
+    return {state_.batches_planned(), state_.bytes_planned()};
+  }
   bool knows_sets() const { return knows_sets_; }
   // The rank of the session that has it. REQUIRES: it is one of its ranks.
   SessionId session_of(Rank rank) const { return state_.session_of(rank); }
+  // Its ranks, as who traces them has to know them. REQUIRES: all are in.
+  std::vector<TraceState::Member> Traced(const JobWorkers& workers) const;
   bool HasRank(int32_t rank) const { return rank >= 0 && rank < state_.size(); }
+
+  // What its members say of what it negotiates; nothing happens any more once it is over. A status
+  // breaks the protocol: wrong is wrong then, too.
+  absl::Status OnMessage(Rank rank, const v1::WorkerMessage& message, const Turn& turn);
 
   Damage damage() const { return damage_; }
   bool intact() const { return damage_ == Damage::kNone; }

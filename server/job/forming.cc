@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
+#include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
+#include "common/protocol/topology.h"
 #include "server/model/state_store.h"
 #include "server/model/validate_message.h"
 
@@ -34,6 +36,35 @@ absl::Duration Forming::Failed(Generation number, const absl::Status& status) {
                                    : "; this coordd forms no generation any more")),
       kMaxReasonBytes);
   return passing ? wait : absl::InfiniteDuration();
+}
+
+v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const std::string& token_hash,
+                       const RendezvousState& rendezvous, const Reforming& reforming,
+                       const Survivors& survivors, const JobWorkers& workers) {
+  const Topology topology = survivors.TopologyOf(sessions);
+  Inheritance inherited = survivors.Of(sessions, topology);
+  v1::JobRecord record;
+  record.set_generation(ToInt(rendezvous.proposed()));
+  record.set_running(true);
+  record.set_token_hash(token_hash);
+  record.set_min_workers(rendezvous.options().min_workers);
+  record.set_max_workers(rendezvous.options().max_workers);
+  ToProto(rendezvous.options().settling_window, record.mutable_settling_window());
+  record.set_on_failure(static_cast<v1::OnFailure>(reforming.on_failure()));
+  record.mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
+  if (inherited.process_sets.last_process_set() > 0)
+    *record.mutable_process_sets() = std::move(inherited.process_sets);
+  for (size_t member : topology.member_of_rank) {
+    const v1::Join& join = workers.at(sessions[member]).join;
+    v1::MemberRecord* entry = record.add_members();
+    entry->set_worker_id(join.worker_id());
+    entry->set_hostname(join.host().hostname());
+    entry->set_node_id(join.host().node_id());
+    entry->set_pid(join.pid());
+    entry->set_session(ToInt(sessions[member]));
+    entry->set_launch(join.launch());
+  }
+  return record;
 }
 
 }  // namespace coordd

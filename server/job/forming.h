@@ -4,11 +4,16 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/records.pb.h"
+#include "server/job/inheritance.h"
+#include "server/job/job_workers.h"
+#include "server/job/reforming.h"
+#include "server/job/rendezvous_state.h"
 
 namespace coordd {
 
@@ -36,5 +41,10 @@ class Forming {
   int32_t failed_writes_ = 0;  // since the last that was stored
   std::string not_stored_;
 };
+
+// Of the generation that `rendezvous` has proposed, with these members.
+v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const std::string& token_hash,
+                       const RendezvousState& rendezvous, const Reforming& reforming,
+                       const Survivors& survivors, const JobWorkers& workers);
 
 }  // namespace coordd

@@ -1,19 +1,19 @@
-// Who is in a job: joining, departing, forming and ending generations.
+// Who is in a job: workers come and go, and generations begin and end.
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/secret.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
-#include "server/job/gpu_report.h"
+#include "server/job/departure.h"
 #include "server/job/job_state.h"
-#include "server/model/heartbeat_pace.h"
+#include "server/job/join_rules.h"
+#include "server/job/link_verdict.h"
 #include "server/model/job_record.h"
-#include "server/model/process_exit.h"
 #include "server/model/validate_message.h"
 
 namespace coordd {
@@ -22,53 +22,37 @@ namespace {
 // Behind a change of members on which they have agreed: for those who were asked to leave to say
 // goodbye, so that they are not in the next generation, too.
 constexpr absl::Duration kLeaveWindow = absl::Seconds(5);
-
-// How an error message continues after "rank 2 (host node3, pid 4711) ". `exit`: absent if nobody
-// has told.
-std::string What(v1::DepartureCause cause, absl::string_view detail,
-                 const std::optional<v1::ProcessExit>& exit) {
-  if (cause == v1::DEPARTURE_CAUSE_CONNECTION_LOST && exit.has_value()) return LossText(*exit);
-  switch (cause) {
-    case v1::DEPARTURE_CAUSE_LEFT:
-      return absl::StrCat("left", detail.empty() ? "" : ": ", detail);
-    case v1::DEPARTURE_CAUSE_CONNECTION_LOST:
-      return absl::StrCat("was lost: its connection closed without a goodbye",
-                          detail.empty() ? "" : absl::StrCat(" (", detail, ")"));
-    case v1::DEPARTURE_CAUSE_EVICTED:
-    case v1::DEPARTURE_CAUSE_DRAINED:
-      return std::string(detail);  // it says who wanted that
-    case v1::DEPARTURE_CAUSE_PROGRAM_FAILED:
-      return absl::StrCat("failed: ", detail);
-    case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
-      return absl::StrCat("was expelled, it broke the protocol: ", detail);
-    default:
-      return absl::StrCat("was lost: ", detail);
-  }
-}
-
-absl::Status CheckSameLimit(absl::string_view what, int32_t given, int32_t agreed,
-                            const std::string& worker) {
-  if (given == 0 || given == agreed) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("worker ", worker, " asks for ", what, " ", given, ", the job has ", agreed));
-}
+// With a disk, before those who wait hear that they wait for it.
+constexpr absl::Duration kPatience = absl::Seconds(1);
 
 }  // namespace
+
+// --- Workers come ---
 
 absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn& turn) {
   if (HasLostItsStream(join, turn.now)) {
     Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), turn);
   }
-  const bool is_member = resume_.has_value() && resume_->Find(join.worker_id()).has_value();
-  if (resume_.has_value() && (is_member || join.has_resume())) {
-    return JoinToResume(session, join, turn);
+  if (!return_.Concerns(join)) {
+    if (join.has_resume()) return RefuseResume(join);
+    return JoinNew(session, join, turn);
   }
-  if (join.has_resume()) return RefuseResume(join);
+  COORDD_RETURN_IF_ERROR(token_.Check(join.token()));
+  if (const auto failure = return_.Replaced(join)) {
+    FailReturn(*failure, turn);
+    return Join(session, join, turn);
+  }
+  COORDD_RETURN_IF_ERROR(return_.Join(session, join, turn));
+  ConcludeReturn(turn);
+  return absl::OkStatus();
+}
+
+absl::Status JobState::JoinNew(SessionId session, const v1::Join& join, const Turn& turn) {
   ReplaceWaiting(join, turn);
-  COORDD_RETURN_IF_ERROR(MayJoin(join, turn.now));
+  COORDD_RETURN_IF_ERROR(MayJoin(join, View(), token_.Check(join.token()), turn.now));
   if (ended()) {
     COORDD_RETURN_IF_ERROR(Start(join, turn.now));
-    ForgetEarlierRun(join);
+    history_.ForgetEarlierRun(join.launch());
     Emit(Event::Kind::kJobCreated,
          absl::StrCat("min_workers ", rendezvous_.options().min_workers, ", max_workers ",
                       rendezvous_.options().max_workers),
@@ -84,55 +68,25 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn&
   workers_.Add(session, std::move(worker));
   news_.Changed();
   // A process that starts again under its old id replaces itself, once its generation is over.
-  if (const std::optional<SessionId> old = OldIncarnation(join.worker_id())) {
+  const auto old = generation_.has_value() ? generation_->OldOf(join.worker_id()) : std::nullopt;
+  if (old.has_value()) {
     const std::string detail = "a newer process joined with its worker id";
-    Depart(*old, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail, turn);
-    turn.effects.outgoing.push_back(CloseSession{*old, absl::FailedPreconditionError(detail)});
+    Expel(*old, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail,
+          absl::FailedPreconditionError(detail), turn);
   }
   return absl::OkStatus();
 }
 
-absl::Status JobState::MayJoin(const v1::Join& join, absl::Time now) {
-  if (!ended()) {
-    COORDD_RETURN_IF_ERROR(CheckAgreement(join));
-    if (!reforming_.none_follows().empty()) return absl::FailedPreconditionError(NobodyIsTaken());
-    COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
-  }
-  absl::Status fits = workers_.Check(join);
-  if (fits.ok() && !ended()) fits = ExplainFull(join, rendezvous_.CheckRoom());
-  if (fits.ok() || !join.has_asking_for()) return fits;
-  // Who is started again at once asks before coordd has noticed that its predecessor is dead.
-  const absl::Time since = now - std::max(FromProto(join.asking_for()), absl::ZeroDuration());
-  const bool may_be_gone = absl::c_any_of(
-      workers_, [&](const auto& entry) { return !HasLivedSince(entry.second, since, now); });
-  return may_be_gone ? absl::UnavailableError(fits.message()) : fits;
-}
-
-// What a worker starts has its environment, and so its place.
-absl::Status JobState::ExplainFull(const v1::Join& join, absl::Status room) const {
-  if (room.ok()) return room;
-  for (const auto& [session, worker] : workers_) {
-    const v1::Join& other = worker.join;
-    const bool is_of_its_launch = !join.launch().empty() && other.launch() == join.launch();
-    const bool has_its_rank = join.launch().empty() && join.launcher_rank() >= 0 &&
-                              other.launcher_rank() == join.launcher_rank() &&
-                              other.host().node_id() == join.host().node_id();
-    if (!is_of_its_launch && !has_its_rank) continue;
-    return absl::Status(
-        room.code(),
-        absl::StrCat(room.message(), "; this process (pid ", join.pid(), ") has the variables of ",
-                     Who(worker),
-                     ": is it a child of that worker? A program that is to run apart from its "
-                     "parent's job is started without its COORDD_ variables (and its launcher's: "
-                     "COORDD_LAUNCHER=none)"));
-  }
-  return room;
-}
-
-// A single heartbeat may be older than it: what a process has sent arrives, and then its end.
-bool JobState::HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const {
-  if (worker.departs()) return false;
-  return worker.heartbeat_before > since || now - since > options_.lease;
+absl::Status JobState::RefuseResume(const v1::Join& join) {
+  if (started_) COORDD_RETURN_IF_ERROR(token_.Check(join.token()));  // before it is told anything
+  const int64_t theirs = join.resume().generation();
+  if (damage() != Damage::kNone && theirs == ToInt(generation()))
+    return absl::FailedPreconditionError(generation_->reason());
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", join.worker_id(), " cannot resume: generation ", theirs, " of job ",
+                   messages_.name(),
+                   theirs == ToInt(generation()) && generation_.has_value() ? " goes on without it"
+                                                                            : " is over"));
 }
 
 // One that waits has lost its connection, and is back before coordd has noticed that. (Or a Join of
@@ -145,104 +99,49 @@ void JobState::ReplaceWaiting(const v1::Join& join, const Turn& turn) {
       worker.join.pid() == join.pid() && worker.join.host().node_id() == join.host().node_id();
   if (worker.IsMember() || !is_same) return;
   const std::string detail = "has connected again while it waited";
-  Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
-  turn.effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
+  Expel(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, absl::UnavailableError(detail),
+        turn);
 }
 
 // The first member's word: what the job is from now on.
 absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
-  RendezvousOptions options;
-  const v1::JobLimits& limits = join.limits();
-  options.min_workers = limits.min_workers() > 0 ? limits.min_workers() : options_.min_workers;
-  options.max_workers = limits.max_workers() > 0 ? limits.max_workers() : options_.max_workers;
-  options.max_workers_of_server = options_.max_workers_per_job;
-  options.settling_window =
-      limits.has_settling_window() ? FromProto(limits.settling_window()) : options_.settling_window;
-  options.settling_window_after_loss = options_.settling_window_after_loss;
-  options.lease = options_.lease;
-  reforming_.Begin({.on_failure = FromProto(join.on_failure()),
-                    .report_window = options_.lease,
-                    .timeout = options_.reform_timeout,
-                    .reset_limit = options_.reset_limit},
+  reforming_.Begin(ReformingOf(FromProto(join.on_failure()), options_),
                    /*same_run=*/token_.Is(join.token()));
-  if (options.max_workers > 0 && options.min_workers > options.max_workers) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", name_, ": min_workers ", options.min_workers,
-                     " is more than max_workers ", options.max_workers));
-  }
-  const int32_t needed = std::max(options.min_workers, options.max_workers);
-  if (needed > options_.max_workers_per_job) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", name_, " asks for ", needed,
-                                                      " workers, this coordd takes at most ",
-                                                      options_.max_workers_per_job, " per job"));
-  }
+  COORDD_ASSIGN_OR_RETURN(const RendezvousOptions limits,
+                          LimitsOf(join, messages_.name(), options_));
   COORDD_CHECK(workers_.empty() && !generation_.has_value());
   token_.Begin(join.token());
-  rendezvous_ = RendezvousState(options, rendezvous_.proposed(), now);
+  rendezvous_ = RendezvousState(limits, rendezvous_.proposed(), now);
   started_ = true;
   forming_.Begin();
   return absl::OkStatus();
 }
 
-absl::Status JobState::CheckAgreement(const v1::Join& join) {
-  const absl::Status token = token_.Check(join.token());
-  // Most often a second run of the same script: its launcher has made a token of its own.
-  if (!token.ok() && !join.token().empty()) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        "another run at this coordd is called job ", name_,
-        ", and its token is not this worker's: expected another name (coordrun --job NAME, "
-        "COORDD_JOB_ID), or the token of that run (COORDD_TOKEN_FILE)"));
-  }
-  COORDD_RETURN_IF_ERROR(token);
-  const OnFailure on_failure = FromProto(join.on_failure());
-  if (on_failure != reforming_.on_failure()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", join.worker_id(), " says on_failure ", Name(on_failure),
-                     ", the job's first worker said ", Name(reforming_.on_failure())));
-  }
-  const v1::JobLimits& limits = join.limits();
-  const RendezvousOptions& agreed = rendezvous_.options();
-  COORDD_RETURN_IF_ERROR(
-      CheckSameLimit("min_workers", limits.min_workers(), agreed.min_workers, join.worker_id()));
-  COORDD_RETURN_IF_ERROR(
-      CheckSameLimit("max_workers", limits.max_workers(), agreed.max_workers, join.worker_id()));
-  if (!limits.has_settling_window()) return absl::OkStatus();
-  const absl::Duration window = FromProto(limits.settling_window());
-  if (window == agreed.settling_window) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "worker ", join.worker_id(), " asks for a settling window of ", absl::FormatDuration(window),
-      ", the job has ", absl::FormatDuration(agreed.settling_window)));
+// Each Join asks, and few find somebody: ten thousand that come must not look at each other.
+std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const {
+  const bool is_old = generation_.has_value() && generation_->OldOf(worker_id).has_value();
+  if (!workers_.Counts(worker_id) && !is_old) return std::nullopt;
+  return workers_.SessionOf(worker_id);
 }
+
+// --- and go ---
 
 void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
                       const Turn& turn) {
   COORDD_CHECK(Has(session));
-  if (IsReturned(workers_.at(session))) {  // it may come again
-    DropReturned(session);
-    if (resume_->complete()) FinishResume(turn);
-    return;
+  if (return_.Has(workers_.at(session))) {  // it may come again
+    return_.Drop(session);
+    return ConcludeReturn(turn);
   }
   const Worker worker = workers_.Take(session);
   const bool is_member = worker.generation != Generation{0};
-  std::string what = OneLine(What(cause, detail, worker.exit));
-  if (DamageOf(cause) == Damage::kLost)
-    absl::StrAppend(&what, GpuReport(worker.heartbeat.gpu_health()));
-  what = Truncated(what, kMaxReasonBytes);
-
-  v1::Departure departure;
-  departure.set_rank(is_member ? ToInt(worker.place.rank) : -1);
-  departure.set_worker_id(worker.join.worker_id());
-  departure.set_hostname(worker.join.host().hostname());
-  departure.set_pid(worker.join.pid());
-  departure.set_cause(cause);
-  departure.set_detail(what);
-  departure.set_launch(worker.join.launch());
-  if (cause == v1::DEPARTURE_CAUSE_PROGRAM_FAILED) departure.set_failure(std::string(detail));
-  if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
-  departure.set_drained(drains_.NoteGone(worker.join.worker_id()) ||
+  const Damage done = DamageOf(cause, reforming_, damage());
+  v1::Departure departure = DepartureOf(worker, cause, detail, done == Damage::kLost);
+  departure.set_drained(desk_.drains().NoteGone(worker.join.worker_id()) ||
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
-  AddDeparture(history_.departures, departure);
-  Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), turn.effects, cause);
+  history_.Add(departure);
+  const std::string sentence = absl::StrCat(Who(worker), " ", departure.detail());
+  Emit(Event::Kind::kWorkerDeparted, sentence, turn.effects, cause);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
   // its id by now; unless it would have been in the next one.
@@ -250,23 +149,112 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   if (generation_.has_value()) generation_->DropOld(worker.join.worker_id(), session);
   rendezvous_.Remove(session, turn.now);
   if (is_member) {
-    trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), turn);
+    trace_.OnGone(worker.place.rank, sentence, turn);
     generation_->AddDeparted(departure);
-    EndGeneration(DamageOf(cause), absl::StrCat(Who(worker), " ", what), turn);
+    EndGeneration(done, sentence, turn);
   }
   news_.Changed();
   NoteGone(turn);
 }
 
-// Who was asked to go goes as the members agree on: others follow, where any do.
-Damage JobState::DamageOf(v1::DepartureCause cause) const {
-  const bool asked =
-      cause == v1::DEPARTURE_CAUSE_DRAINED && reforming_.wanted() && damage() == Damage::kNone;
-  if (asked) return Damage::kAsked;
-  const bool said_goodbye =
-      cause == v1::DEPARTURE_CAUSE_LEFT || cause == v1::DEPARTURE_CAUSE_DRAINED;
-  return said_goodbye ? Damage::kLeft : Damage::kLost;
+void JobState::Expel(SessionId session, v1::DepartureCause cause, const std::string& detail,
+                     const absl::Status& close, const Turn& turn) {
+  Depart(session, cause, detail, turn);
+  turn.effects.outgoing.push_back(CloseSession{session, close});
 }
+
+void JobState::ExpelAll(const std::vector<SessionId>& sessions, const absl::Status& why,
+                        const Turn& turn) {
+  for (SessionId session : sessions)
+    Expel(session, v1::DEPARTURE_CAUSE_FAILED, std::string(why.message()), why, turn);
+}
+
+// The last member, or the last worker, may just have gone.
+void JobState::NoteGone(const Turn& turn) {
+  if (generation_.has_value() && rendezvous_.members() == 0) {
+    kv_.Close(generation(), turn.effects);
+    if (reforming_.open() && generation_->knows_sets())
+      survivors_.KeepSets(generation_->state().LeftSets());
+    ForgetGeneration();
+    if (reforming_.open()) reforming_.Gathering(turn.now);
+    // Newcomers would begin from nothing, and nobody would know. The last of them has ended the
+    // job.
+    if (!reforming_.none_follows().empty() && !workers_.empty())
+      return ExpelAll(workers_.All(), NobodyIsTaken(View()), turn);
+  }
+  if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
+  reforming_.Ended();
+  survivors_.ForgetSets();
+  desk_.Fail(turn.effects);
+  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", messages_.name(), " has ended")),
+            turn.effects);
+  news_.Forget();
+  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
+  PersistEnd(turn.effects);
+}
+
+// --- Generations begin, ---
+
+void JobState::Propose(const Turn& turn) {
+  if (turn.now < desk_.NextLeaving()) return;
+  if (!durability_.on) {
+    if (const auto members = rendezvous_.TryForm(turn.now)) Form(*members, turn);
+    return;
+  }
+  const auto sessions = rendezvous_.Propose(turn.now);
+  if (!sessions.has_value()) return;
+  const Generation number = rendezvous_.proposed();
+  const std::string& name = messages_.name();
+  forming_.Propose(
+      RecordOf(*sessions, token_.hash(), rendezvous_, reforming_, survivors_, workers_));
+  turn.effects.persist.push_back({name, number, {JobWrite(name, forming_.proposed())}});
+  // Mostly the answer comes in milliseconds: not worth a message to everybody.
+  if (forming_.not_stored().empty()) news_.NotBefore(turn.now + kPatience);
+}
+
+void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
+  NoteLostState(sessions, turn.effects);
+  const Topology topology = survivors_.TopologyOf(sessions);
+  const Inheritance inherited = survivors_.Of(sessions, topology);
+  const GenerationIdentity identity = messages_.IdentityOf(sessions, workers_);
+  std::vector<SessionId> by_rank;
+  by_rank.reserve(sessions.size());
+  for (const Place& place : topology.places) {
+    const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
+    by_rank.push_back(session);
+    workers_.at(session).Enter(generation(), place, turn.now);
+    messages_.Membership(session, place, topology, inherited, identity.slots, turn.effects);
+  }
+  messages_.Sets(by_rank, inherited, turn.effects);
+  survivors_.ForgetSets();
+  desk_.NoteFormed(turn.effects);
+  reforming_.Formed(turn.now);
+  COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
+  generation_.emplace(identity, options_, std::move(by_rank), /*knows_sets=*/true);
+  generation_->state().TakeOver(inherited.process_sets);
+  kv_.Open(generation());
+  news_.TellMembers(0);
+  news_.Forget();
+  if (rendezvous_.waiting() > 0) news_.Changed();  // they came while this was being stored
+  int32_t nodes = 0;
+  for (const NodeRun& run : topology.runs) nodes += run.nodes;
+  Emit(Event::Kind::kGenerationFormed,
+       absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(), " ranks on ",
+                    nodes, nodes == 1 ? " node" : " nodes"),
+       turn.effects);
+}
+
+// None of those who are in it were in the one before, which was to go on.
+void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& effects) {
+  if (survivors_.Any(sessions) || !reforming_.unfinished()) return;
+  const int64_t batches = ExecutedBy(View()).batches;
+  if (batches == 0 && !history_.executed().has_uncounted()) return;  // there was no state yet
+  const std::string sentence = LostStateText(generation(), batches);
+  reforming_.StateIsLost(sentence);
+  Emit(Event::Kind::kStateLost, sentence, effects);
+}
+
+// --- and end ---
 
 // Members are told when the generation ends and when that gets worse, not of every departure: that
 // would be n messages to n workers at the end of every job.
@@ -291,15 +279,8 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
                     "generation ", ToInt(generation()), " ended: ", reason,
                     last ? absl::StrCat("; none follows: ", reforming_.none_follows()) : "")),
                 kMaxReasonBytes));
-  std::vector<SessionId> members;
-  for (const auto& [session, worker] : workers_) {
-    if (worker.generation == Generation{0}) continue;
-    members.push_back(session);
-    if (!was_intact || reforming_.open()) continue;
-    workers_.Release(worker);
-    generation_->KeepOld(worker.join.worker_id(), session);
-  }
-  if (was_intact && damage == Damage::kAsked) drains_.AwaitUntil(turn.now + kLeaveWindow);
+  std::vector<SessionId> members = LetGo(was_intact);
+  if (was_intact && damage == Damage::kAsked) desk_.drains().AwaitUntil(turn.now + kLeaveWindow);
   if (was_intact) {
     rendezvous_.Break(turn.now);
     generation_->state().End(turn.effects);
@@ -308,130 +289,200 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
   // After a goodbye, batches that were planned may still need addresses from the store.
   if (generation_->damage() != Damage::kLeft) kv_.Close(generation(), turn.effects);
   if (members.empty()) return;
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+  std::shared_ptr<v1::CoordinatorMessage> message = messages_.New(generation());
   *message->mutable_abort() = generation_->AbortOf(reforming_.open());
   turn.effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
   trace_.EndEarly(generation_->reason(), turn);
 }
 
+// Those who are left of a generation; where none follows, they are in nobody's way any more.
+std::vector<SessionId> JobState::LetGo(bool was_intact) {
+  std::vector<SessionId> members = workers_.Members();
+  if (!was_intact || reforming_.open()) return members;
+  for (SessionId session : members) {
+    const Worker& worker = workers_.at(session);
+    workers_.Release(worker);
+    generation_->KeepOld(worker.join.worker_id(), session);
+  }
+  return members;
+}
+
 void JobState::ForgetGeneration() {
   if (!generation_.has_value()) return;
-  history_.executed.EndGeneration(PlannedInGeneration());
+  history_.executed().EndGeneration(generation_->planned());
   generation_.reset();
 }
 
-// The last member, or the last worker, may just have gone.
-void JobState::NoteGone(const Turn& turn) {
-  if (generation_.has_value() && rendezvous_.members() == 0) {
-    kv_.Close(generation(), turn.effects);
-    if (reforming_.open() && generation_->knows_sets())
-      left_sets_ = generation_->state().LeftSets();
-    ForgetGeneration();
-    if (reforming_.open()) reforming_.Gathering(turn.now);
-    if (!reforming_.none_follows().empty() && DismissNewcomers(turn)) return;
-  }
-  if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
-  reforming_.Ended();
-  left_sets_.reset();
-  FailDismissals(turn.effects);
-  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), turn.effects);
-  news_.Forget();
-  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
-  PersistEnd(turn.effects);
+// Whoever waits is in the next generation, if there is room for it and it is there by then.
+void JobState::OnChangeMembers(const Worker& worker, const Turn& turn) {
+  if (!reforming_.wanted()) return;  // the member is told what it can do, and that is not it
+  const size_t asked = desk_.drains().size();
+  const bool was_intact = damage() == Damage::kNone;
+  EndGeneration(Damage::kAsked,
+                absl::StrCat(Who(worker), " asked for a change of members, ", rendezvous_.waiting(),
+                             rendezvous_.waiting() == 1 ? " worker waits" : " workers wait",
+                             asked == 0 ? "" : absl::StrCat(", ", asked, " asked to leave")),
+                turn);
+  // All are at the same point, and have nothing to execute again.
+  if (was_intact && reforming_.open()) rendezvous_.ExpectRejoins(/*only=*/false);
 }
 
-void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
-  NoteLostState(sessions, turn.effects);
-  std::vector<TopologyMember> members;
-  members.reserve(sessions.size());
-  for (SessionId session : sessions) {
-    members.push_back(MemberOf(session));
+// From now on it waits as one that has just joined does; its place in the old generation is its
+// claim on one in the next.
+absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
+                                        v1::RecoveryReport report, const Turn& turn) {
+  const bool more = report.process_sets().more();
+  COORDD_RETURN_IF_ERROR(
+      Survivors::AddReport(generation_->state().size(), std::move(report), worker.report));
+  if (more) return absl::OkStatus();
+  worker.AwaitNext();
+  rendezvous_.Rejoin(session, turn.now);
+  news_.Changed();
+  NoteGone(turn);
+  CheckReports(turn);
+  return absl::OkStatus();
+}
+
+void JobState::CheckReports(const Turn& turn) {
+  if (rendezvous_.members() > 0) return;
+  const absl::Status status = survivors_.Check(workers_.All());
+  if (status.ok()) return;
+  Emit(Event::Kind::kProtocolError, status.message(), turn.effects);
+  GiveUp(status, turn);
+}
+
+void JobState::WatchReforming(const Turn& turn) {
+  if (const auto why = reforming_.Verdict(turn.now)) Judge(*why, turn);
+  if (reforming_.ReportsAreOverdue(turn.now)) ExpelSilent(turn);
+  if (!reforming_.TimedOut(turn.now)) return;
+  const std::string why = absl::StrCat("no generation has followed within ",
+                                       absl::FormatDuration(options_.reform_timeout), ": ",
+                                       rendezvous_.Reason(turn.now), "; ", reforming_.reason());
+  GiveUp(absl::DeadlineExceededError(why), turn);
+}
+
+// Members that live and do not reach each other would fail together again. Where none go on, all of
+// them are only told.
+void JobState::Judge(const std::string& why, const Turn& turn) {
+  const Blame blame = std::exchange(generation_->blame(), Blame());
+  if (blame.empty() || !reforming_.wanted())
+    return EndGeneration(Damage::kCollectiveFailed, why, turn);
+  for (const auto& [session, detail] : PartWith(blame, generation_->state(), workers_, turn.now)) {
+    if (!Has(session)) continue;
+    Expel(session, v1::DEPARTURE_CAUSE_EVICTED, detail,
+          absl::FailedPreconditionError(absl::StrCat("this worker ", detail)), turn);
   }
-  const Topology topology = OrderRanks(members);
-  const Inheritance inherited{Repairs(sessions), NextSets(sessions, topology)};
-  const GenerationState::Identity identity = IdentityOf(sessions);
-  std::vector<SessionId> by_rank;
-  by_rank.reserve(sessions.size());
-  for (const Place& place : topology.places) {
-    const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
-    by_rank.push_back(session);
-    Worker& worker = workers_.at(session);
-    worker.place = place;
-    worker.generation = generation();
-    worker.previous_rank = -1;
-    worker.report.Clear();
-    worker.device_use.reset();
-    worker.stack_asked = false;
-    worker.stack.clear();
-    worker.last_heard = turn.now;  // its lease starts here
-    DeliverMembership(session, worker, topology, inherited, identity.slots, turn.effects);
+}
+
+// Their leases go on, but what they execute does not end.
+void JobState::ExpelSilent(const Turn& turn) {
+  for (SessionId session : workers_.Members()) {
+    const std::string detail = absl::StrCat("it had not ended what it was executing ",
+                                            absl::FormatDuration(options_.lease),
+                                            " after generation ", ToInt(generation()), " was over");
+    ExpelAll({session}, absl::FailedPreconditionError(detail), turn);
   }
-  DeliverSets(by_rank, inherited, turn.effects);
-  left_sets_.reset();
-  if (drains_.ForgetGone()) PersistDrains(CallId{0}, turn.effects);
-  reforming_.Formed(turn.now);
-  COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
-  generation_.emplace(identity, options_, std::move(by_rank), /*knows_sets=*/true);
-  generation_->state().TakeOver(inherited.process_sets);
+}
+
+// Those who were never members, too: they would begin from nothing.
+void JobState::GiveUp(const absl::Status& why, const Turn& turn) {
+  reforming_.GiveUp(std::string(why.message()));
+  ExpelAll(workers_.All(), why, turn);
+}
+
+// --- and go on ---
+
+// The generation goes on, or another one follows it, and its member wants its place back: it has
+// lost its stream, whatever is known of that here.
+bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
+  if (!durability_.outlives || !MayBeTakenUp() || !token_.Check(join.token()).ok()) return false;
+  if (!join.has_resume() && !IsExcused(now)) return false;
+  const auto session = SessionOf(join.worker_id());
+  if (!session.has_value() || !workers_.at(*session).IsMember()) return false;
+  return return_.IsOfMember(join, forming_.record());
+}
+
+// As if coordd had been started again, but for what it knows of the past: who has departed does not
+// come back. A generation that is being stored is never announced.
+void JobState::Suspend(absl::string_view after, const Turn& turn) {
+  const absl::Status why =
+      absl::UnavailableError(absl::StrCat("coordd takes up generation ", ToInt(generation()),
+                                          " of job ", messages_.name(), " anew, since ", after));
+  for (SessionId session : workers_.All())
+    turn.effects.outgoing.push_back(CloseSession{session, why});
+  trace_.EndEarly(std::string(why.message()), turn);
+  const JobWorkers::Disbanded were = workers_.Disband();
+  if (generation_.has_value()) generation_->state().End(turn.effects);
+  generation_.reset();
+  survivors_.ForgetSets();
+  reforming_.Suspended();
+  rendezvous_.Suspend(turn.now);
   kv_.Open(generation());
-  news_.TellMembers(0);
   news_.Forget();
-  if (rendezvous_.waiting() > 0) news_.Changed();  // they came while this was being stored
-  int32_t nodes = 0;
-  for (const NodeRun& run : topology.runs) nodes += run.nodes;
-  Emit(Event::Kind::kGenerationFormed,
-       absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(), " ranks on ",
-                    nodes, nodes == 1 ? " node" : " nodes"),
+  desk_.drains().Suspend();
+  AwaitMembers(after, turn.now);
+  return_.NoteDeparted(were.members, history_, reforming_.reason());
+  Emit(Event::Kind::kJobRestored,
+       absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
+                    ": its ", were.members.size(), " members have ",
+                    DurationText(return_.NextDeadline() - turn.now), " to come back"),
+       turn.effects);
+  for (const v1::LaunchedExit& exit : were.exits) return_.NoteExit(exit);
+}
+
+// All are back, or nobody is waited for any more: the generation goes on, or ends as at any loss.
+void JobState::ConcludeReturn(const Turn& turn) {
+  if (!return_.complete()) return;
+  if (const auto over = return_.Over()) return FailReturn(*over, turn);
+  const std::vector<SessionId> by_rank = return_.ByRank();
+  const absl::StatusOr<WholeReturn> whole = return_.Whole(turn.now);
+  absl::Status status = whole.status();
+  if (status.ok()) {
+    generation_.emplace(messages_.IdentityOf(by_rank, workers_), options_, by_rank,
+                        /*knows_sets=*/true);
+    status = generation_->state().Restore(whole->resumed, turn.now);
+  }
+  if (!status.ok()) {
+    generation_.reset();
+    const std::string reason = absl::StrCat(
+        "it could not go on after ", return_.state()->beginning().after, ": ", status.message());
+    return FailReturn({Damage::kCollectiveFailed, reason}, turn);
+  }
+  rendezvous_.Resume(by_rank, turn.now);
+  const ResumeBeginning beginning = return_.GoOn(*whole, generation_->state(), turn.effects);
+  for (const auto& [key, value] : whole->resumed.stored) kv_.Restore(key, value, turn.effects);
+  desk_.TellReturned(Dismisser(turn), turn);
+  news_.TellMembers(-1);  // what the members have heard of them nobody knows
+  news_.Changed();
+  Emit(Event::Kind::kJobResumed,
+       absl::StrCat("generation ", ToInt(generation()), " goes on: all ", by_rank.size(),
+                    " ranks are back ", DurationText(turn.now - beginning.at), " after ",
+                    beginning.after),
        turn.effects);
 }
 
-// The generation of these members: it does what all of them can.
-GenerationState::Identity JobState::IdentityOf(const std::vector<SessionId>& members) const {
-  GenerationState::Identity identity{name_, epoch_, generation(), true, true, options_.slots};
-  for (SessionId session : members) {
-    const v1::Join& join = workers_.at(session).join;
-    identity.schedules = identity.schedules && join.executes_schedules();
-    identity.device_schedules = identity.device_schedules && join.schedules_devices();
-    if (!join.knows_slots()) identity.slots = 0;
+// The generation ends as at any loss, for those who are back.
+void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
+  const std::vector<v1::Departure> departed =
+      NoteDepartures(failure.departures, desk_.drains(), history_, messages_, turn.effects);
+  JobReturn::Present present = return_.End(failure, reforming_.wanted(), turn.effects);
+  if (present.sessions.empty()) {
+    kv_.Close(generation(), turn.effects);
+    Emit(Event::Kind::kGenerationEnded,
+         absl::StrCat("generation ", ToInt(generation()), " ended: ", failure.reason),
+         turn.effects);
+    rendezvous_.StopAwaiting(turn.now);
+    news_.Changed();
+    NoteGone(turn);
+    return;
   }
-  return identity;
-}
-
-void JobState::DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
-                                 const Inheritance& inherited, int64_t slots,
-                                 Effects& effects) const {
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
-  v1::Membership* membership = message->mutable_membership();
-  membership->mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
-  membership->set_process_sets_follow(inherited.has_sets());
-  membership->set_rank(ToInt(worker.place.rank));
-  membership->set_size(worker.place.size);
-  membership->set_local_rank(worker.place.local_rank);
-  membership->set_local_size(worker.place.local_size);
-  membership->set_cross_rank(worker.place.cross_rank);
-  membership->set_cross_size(worker.place.cross_size);
-  for (const NodeRun& run : topology.runs) {
-    v1::NodeRun* node_run = membership->add_nodes();
-    node_run->set_nodes(run.nodes);
-    node_run->set_ranks_per_node(run.ranks_per_node);
-  }
-  membership->set_session(ToInt(session));
-  ToProto(HeartbeatInterval(options_, worker.place.size), membership->mutable_heartbeat_interval());
-  ToProto(options_.lease, membership->mutable_lease());
-  membership->set_store_prefix(KvState::GenerationPrefix(generation()));
-  membership->set_job_min_workers(rendezvous_.options().min_workers);
-  membership->set_job_max_workers(rendezvous_.options().max_workers);
-  membership->set_slots(slots);
-  if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
-  effects.outgoing.push_back(Deliver{{session}, std::move(message)});
-}
-
-std::string JobState::Who(const Worker& worker) const {
-  const std::string where =
-      absl::StrCat(" (host ", worker.join.host().hostname(), ", pid ", worker.join.pid(), ")");
-  return worker.generation == Generation{0}
-             ? absl::StrCat("worker ", worker.join.worker_id(), where)
-             : absl::StrCat("rank ", ToInt(worker.place.rank), where);
+  rendezvous_.Resume(present.sessions, turn.now);
+  // Each of those who are back has said a part of the sets, perhaps.
+  generation_.emplace(GenerationIdentity{messages_.name(), messages_.epoch(), generation(), false},
+                      options_, std::move(present.by_rank), /*knows_sets=*/false);
+  for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
+  EndGeneration(failure.damage, failure.reason, turn);
+  desk_.TellReturned(Dismisser(turn), turn);
 }
 
 }  // namespace coordd

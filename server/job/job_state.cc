@@ -1,13 +1,19 @@
 #include "server/job/job_state.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
+#include "server/job/departure.h"
+#include "server/job/join_rules.h"
+#include "server/job/message_age.h"
+#include "server/job/rank_stacks.h"
+#include "server/model/job_record.h"
+#include "server/model/process_exit.h"
 #include "server/model/validate_message.h"
 
 namespace coordd {
@@ -16,23 +22,56 @@ namespace {
 // Of a lease: so much earlier a member may be given up that has been heard with others of its node.
 constexpr int kSharedHeard = 64;
 
+constexpr absl::string_view kSlept = "coordd was not running for a while";
+
 }  // namespace
 
 JobState::JobState(std::string name, const ServerOptions& options, const Durability& durability,
                    Epoch epoch, Generation last, absl::Time now)
-    : name_(std::move(name)),
-      options_(options),
+    : options_(options),
       durability_(durability),
-      epoch_(epoch),
-      token_(name_, durability.cluster_id),
+      token_(name, durability.cluster_id),
       rendezvous_(RendezvousOptions{}, last, now),
-      kv_(name_, KvBounds{.max_keys = options.max_store_keys_per_job,
-                          .max_bytes = options.max_store_bytes_per_job}) {}
+      kv_(name, KvBounds{.max_keys = options.max_store_keys_per_job,
+                         .max_bytes = options.max_store_bytes_per_job}),
+      messages_(std::move(name), options, durability, epoch, rendezvous_),
+      survivors_(workers_, reforming_),
+      return_(options, durability, messages_, workers_),
+      desk_(options, durability, messages_, workers_, reforming_, rendezvous_) {}
+
+JobView JobState::View() const {
+  return {.name = messages_.name(),
+          .options = options_,
+          .started = started_,
+          .rendezvous = rendezvous_,
+          .reforming = reforming_,
+          .workers = workers_,
+          .generation = generation_.has_value() ? &*generation_ : nullptr,
+          .resume = return_.under_way() ? &*return_.state() : nullptr,
+          .kv = kv_,
+          .drains = desk_.drains(),
+          .history = history_};
+}
+
+JobOutlook JobState::Outlook() const {
+  JobOutlook outlook{.ended = ended(),
+                     .returning = return_.under_way(),
+                     .generation = generation(),
+                     .not_stored = forming_.not_stored()};
+  if (generation_.has_value()) outlook.size = generation_->state().size();
+  return outlook;
+}
+
+void JobState::Describe(absl::Time now, v1::JobState* state) const {
+  coordd::Describe(View(), now, state);
+}
+
+absl::Status JobState::CheckConsistency() const { return coordd::CheckConsistency(View()); }
 
 void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn) {
   Worker& worker = workers_.at(session);
   worker.last_heard = turn.now;
-  if (IsReturned(worker)) return OnResuming(session, worker, message, turn);
+  if (return_.Has(worker)) return OnReturning(session, worker, message, turn);
   rendezvous_.Heard(session, turn.now);
   if (!IsCurrent(worker, session, message, turn)) return;
   const absl::Status status = Dispatch(session, worker, message, turn);
@@ -54,7 +93,7 @@ absl::Status JobState::Dispatch(SessionId session, Worker& worker, const v1::Wor
     case v1::WorkerMessage::kScheduleBreak:
     case v1::WorkerMessage::kScheduleFinished:
     case v1::WorkerMessage::kFreezeReply:
-      return OnNegotiation(worker.place.rank, message, turn);
+      return generation_->OnMessage(worker.place.rank, message, turn);
     case v1::WorkerMessage::kRecoveryReport:
       COORDD_RETURN_IF_ERROR(ValidateRecoveryReport(message.recovery_report()));
       return OnRecoveryReport(session, worker, message.recovery_report(), turn);
@@ -63,7 +102,7 @@ absl::Status JobState::Dispatch(SessionId session, Worker& worker, const v1::Wor
       return absl::OkStatus();
     case v1::WorkerMessage::kDrainRequest:
       COORDD_RETURN_IF_ERROR(ValidateDrainRequest(message.drain_request()));
-      OnDrainRequest(session, worker, message.drain_request(), turn);
+      desk_.OnRequest(session, message.drain_request(), Dismisser(turn), turn);
       return absl::OkStatus();
     case v1::WorkerMessage::kCollectiveFailed:
       COORDD_RETURN_IF_ERROR(ValidateCollectiveFailed(message.collective_failed()));
@@ -86,42 +125,10 @@ absl::Status JobState::Dispatch(SessionId session, Worker& worker, const v1::Wor
   return absl::InvalidArgumentError("a message without a body that this version knows");
 }
 
-// What is the generation's alone. Wrong is wrong, also when nothing is negotiated any more.
-absl::Status JobState::OnNegotiation(Rank rank, const v1::WorkerMessage& message,
-                                     const Turn& turn) {
-  if (message.has_tensors_ready()) {
-    COORDD_RETURN_IF_ERROR(ValidateTensorsReady(message.tensors_ready()));
-  } else if (message.has_tensors_withdrawn()) {
-    COORDD_RETURN_IF_ERROR(ValidateTensorsWithdrawn(message.tensors_withdrawn()));
-  } else if (message.has_process_set_request()) {
-    COORDD_RETURN_IF_ERROR(ValidateProcessSetRequest(message.process_set_request()));
-  }
-  if (!negotiating()) return absl::OkStatus();
-  GenerationState& state = generation_->state();
-  switch (message.body_case()) {
-    case v1::WorkerMessage::kTensorsReady:
-      return state.OnTensorsReady(rank, message.tensors_ready(), turn);
-    case v1::WorkerMessage::kTensorsWithdrawn:
-      state.OnTensorsWithdrawn(rank, message.tensors_withdrawn(), turn);
-      return absl::OkStatus();
-    case v1::WorkerMessage::kProcessSetRequest:
-      return state.OnProcessSetRequest(rank, message.process_set_request(), turn);
-    case v1::WorkerMessage::kScheduleAck:
-      return state.OnScheduleAck(rank, message.schedule_ack());
-    case v1::WorkerMessage::kFreezeReply:
-      return state.OnFreezeReply(rank, message.freeze_reply(), turn);
-    case v1::WorkerMessage::kScheduleFinished:
-      return state.OnScheduleFinished(rank, message.schedule_finished());
-    default:
-      COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
-      return state.OnScheduleBreak(rank, message.schedule_break(), turn.effects);
-  }
-}
-
 // Members of an intact generation are those of its ranks (Depart and Suspend end it for all).
 bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
                              const Turn& turn) {
-  const bool current = message.epoch() == ToInt(epoch_) && ToInt(generation()) != 0 &&
+  const bool current = message.epoch() == ToInt(messages_.epoch()) && ToInt(generation()) != 0 &&
                        message.generation() == ToInt(generation());
   if (!current || !negotiating() || workers_.anyone_departs()) return false;
   GenerationState::RankGroup* group = generation_->state().GroupOf(from);
@@ -139,102 +146,41 @@ bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message
 }
 
 // Whether the message belongs to the sender's generation; deals with it if it does not.
-bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
+bool JobState::IsCurrent(const Worker& worker, SessionId session, const v1::WorkerMessage& message,
                          const Turn& turn) {
-  const int64_t epoch = message.epoch();
-  // Of a survivor that waits: the one that it was in.
-  const int64_t known = std::max(ToInt(worker.generation), ToInt(worker.previous));
-  if (epoch > ToInt(epoch_) || message.generation() > known) {
-    ProtocolError(session,
-                  absl::InvalidArgumentError(
-                      absl::StrCat("a message of epoch ", epoch, " and generation ",
-                                   message.generation(), ", which do not exist yet: the epoch is ",
-                                   ToInt(epoch_), " and the sender's generation ", known)),
-                  turn);
+  const absl::StatusOr<bool> timely = IsTimely(message, {.epoch = messages_.epoch(),
+                                                         .generation = worker.generation,
+                                                         .previous = worker.previous,
+                                                         .damage = damage(),
+                                                         .follows = reforming_.open()});
+  if (!timely.ok()) {
+    ProtocolError(session, timely.status(), turn);
     return false;
   }
-  // A worker that has not seen its Membership yet still sends what does not depend on one.
-  const bool timeless = message.has_leave() || message.has_heartbeat() || message.has_join() ||
-                        message.body_case() == v1::WorkerMessage::BODY_NOT_SET;
-  const bool from_before_membership = epoch == 0 || epoch == ToInt(epoch_);
-  if (timeless && message.generation() == 0 && from_before_membership) return true;
-  // A survivor says goodbye, or that it lives, while it waits; and a goodbye may have crossed the
-  // next Membership.
-  if (worker.previous != Generation{0} && epoch == ToInt(epoch_)) {
-    const bool waits = worker.generation == Generation{0};
-    if (message.has_leave() || message.has_drain_request()) return true;
-    if (message.has_heartbeat() && waits) return true;
-    if (waits) {
-      OnStale(worker, message, turn.effects);
-      return false;
-    }
-  }
-  const bool stale = epoch != ToInt(epoch_) || message.generation() < ToInt(worker.generation);
-  if (stale) {
-    OnStale(worker, message, turn.effects);
-    return false;
-  }
-  if (!timeless && ToInt(worker.generation) == 0) {
-    ProtocolError(session,
-                  absl::InvalidArgumentError("a message about collectives before any Membership"),
-                  turn);
-    return false;
-  }
-  // What was under way when the generation ended. Only a failure can still make things worse.
-  const bool expected = damage() == Damage::kNone
-                            ? !message.has_recovery_report()
-                            : message.has_collective_failed() || message.has_trace_chunk() ||
-                                  message.has_drain_request() ||
-                                  (message.has_recovery_report() && reforming_.open());
-  if (!timeless && !expected) {
-    OnStale(worker, message, turn.effects);
-    return false;
-  }
-  return true;
+  if (!*timely) OnStale(worker, message, turn.effects);
+  return *timely;
 }
 
 void JobState::NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes) {
   if (!generation_.has_value() || worker.generation != generation()) return;
-  history_.executed.Tell({batches, bytes});
-}
-
-ExecutedCounts::Count JobState::PlannedInGeneration() const {
-  return {generation_->state().batches_planned(), generation_->state().bytes_planned()};
-}
-
-ExecutedCounts::Count JobState::ExecutedInGeneration() const {
-  if (!generation_.has_value()) return {};
-  return history_.executed.InGeneration(PlannedInGeneration());
+  history_.executed().Tell({batches, bytes});
 }
 
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                            const Turn& turn) {
-  const double seconds = absl::ToDoubleSeconds(turn.now - worker.heartbeat_at);
-  if (worker.heartbeat_at != absl::InfinitePast() && seconds > 0) {
-    const double bytes = static_cast<double>(heartbeat.bytes_reduced()) -
-                         static_cast<double>(worker.heartbeat.bytes_reduced());
-    worker.bytes_per_second = std::max(0.0, bytes / seconds);
-  }
-  worker.heartbeat = heartbeat;
-  worker.heartbeat_before = worker.heartbeat_at;
-  worker.heartbeat_at = turn.now;
-  if (heartbeat.has_device_use()) {
-    worker.device_use = heartbeat.device_use();
-    worker.heartbeat.clear_device_use();
-  }
-  worker.heartbeat.clear_stack();
+  worker.NoteHeartbeat(heartbeat, turn.now);
   NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
-  if (ToInt(worker.generation) != 0 && negotiating())
-    generation_->state().OnHeartbeat(worker.place.rank, heartbeat, turn);
-  std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
-  ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
-  ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
-  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(turn.now));
+  std::shared_ptr<v1::CoordinatorMessage> ack =
+      messages_.LeaseAck(worker.generation, heartbeat, turn.now);
   if (ToInt(worker.generation) != 0 && negotiating()) {
-    ToProto(generation_->state().ArrivalLag(worker.place.rank),
-            ack->mutable_lease_ack()->mutable_arrival_lag());
-    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, turn.now));
-    OnStack(worker, heartbeat.stack(), turn.effects);
+    GenerationState& state = generation_->state();
+    state.OnHeartbeat(worker.place.rank, heartbeat, turn);
+    ToProto(state.ArrivalLag(worker.place.rank), ack->mutable_lease_ack()->mutable_arrival_lag());
+    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, state, turn.now));
+    const std::string where = NoteStack(worker, heartbeat.stack(), state);
+    if (!where.empty()) {
+      Emit(Event::Kind::kRankStuck, absl::StrCat(Who(worker), " is at ", where), turn.effects);
+    }
   }
   turn.effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
 }
@@ -247,12 +193,11 @@ void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave&
     reforming_.SaysGoodbye(worker.place.rank, turn.now);
     WatchReforming(turn);
   }
-  const Drain* drain = drains_.Find(worker.join.worker_id());
+  const auto drained = desk_.DrainedText(worker.join.worker_id(), leave.drained());
   if (!leave.failure().empty()) {
     Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), turn);
-  } else if (drain != nullptr || leave.drained()) {
-    const std::string detail = DrainedText(drain != nullptr ? *drain : Drain{"its own process"});
-    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, turn);
+  } else if (drained.has_value()) {
+    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, *drained, turn);
   } else {
     Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), turn);
   }
@@ -262,21 +207,18 @@ void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave&
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
                                   const Turn& turn) {
   if (workers_.anyone_departs()) return;  // whoever is departing is why
-  std::string reason = absl::StrCat(
-      Who(worker), " reported that ",
-      failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(), " failed");
-  if (!failed.detail().empty()) absl::StrAppend(&reason, ": ", failed.detail());
   const int32_t suspect = failed.suspect_rank();
-  if (suspect >= 0 && suspect < generation_->state().size()) {
-    const Worker* const blamed = workers_.Find(generation_->session_of(Rank{suspect}));
+  const bool is_rank = generation_->HasRank(suspect);
+  const Worker* const blamed =
+      is_rank ? workers_.Find(generation_->session_of(Rank{suspect})) : nullptr;
+  std::string reason = FailureText(worker, failed);
+  if (is_rank)
     absl::StrAppend(&reason, "; it blames ",
                     blamed == nullptr ? absl::StrCat("rank ", suspect) : Who(*blamed));
-  }
   // A peer that is gone is as a rule why, and its departure says more: what a data plane saw of it
   // (a connection that ended) is often here first.
   if (damage() == Damage::kNone) {
-    const bool silent =
-        failed.suspect_silent() && suspect >= 0 && suspect < generation_->state().size();
+    const bool silent = failed.suspect_silent() && is_rank;
     if (silent) generation_->blame().Report(worker.place.rank, Rank{suspect});
     reforming_.Failed(reason, silent, worker.place.rank, turn.now);
   } else {
@@ -295,14 +237,81 @@ void JobState::ProtocolError(SessionId session, const absl::Status& why, const T
   Emit(Event::Kind::kProtocolError,
        absl::StrCat(Who(workers_.at(session)), " broke the protocol: ", why.message()),
        turn.effects);
-  Depart(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, why.message(), turn);
-  turn.effects.outgoing.push_back(CloseSession{session, why});
+  Expel(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, std::string(why.message()), why, turn);
+}
+
+void JobState::OnReturning(SessionId session, const Worker& worker,
+                           const v1::WorkerMessage& message, const Turn& turn) {
+  if (return_.IsUnaware(worker, message) && !message.has_leave())
+    return OnStale(worker, message, turn.effects);
+  auto drained = desk_.DrainedText(worker.join.worker_id(), message.leave().drained());
+  if (!reforming_.wanted()) drained.reset();
+  const auto failure = return_.OnMessage(session, message, drained, turn.effects);
+  if (!failure.ok()) return ProtocolError(session, failure.status(), turn);
+  if (failure->has_value()) return FailReturn(**failure, turn);
+  ConcludeReturn(turn);
+}
+
+// Who is lost is told once, with the reason: a launcher that will tell it is a moment late at most.
+// Where nobody waits for the news, nobody waits for the reason.
+void JobState::OnSessionEnded(SessionId session, absl::string_view detail, const Turn& turn) {
+  const Worker& worker = workers_.at(session);
+  const bool may_be_explained = !worker.join.launch().empty() && !worker.exit.has_value();
+  if (!may_be_explained || !negotiating() || worker.generation == Generation{0}) {
+    if (IsExcused(turn.now) && worker.IsMember()) return Suspend(kSlept, turn);
+    return Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
+  }
+  workers_.StreamEnded(session, turn.now + kExitWait, detail);
+  reforming_.Explained();
+}
+
+void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
+                             const Turn& turn) {
+  const bool has_members = std::any_of(sessions.begin(), sessions.end(), [&](SessionId session) {
+    return workers_.at(session).IsMember();
+  });
+  if (has_members && durability_.outlives && MayBeTakenUp()) return Suspend(detail, turn);
+  // Those who had come back have to come again, as all do who are waited for.
+  if (return_.under_way() && has_members) return_.AskAgain(turn.now);
+  for (SessionId session : sessions)
+    if (Has(session)) OnSessionEnded(session, "", turn);
+}
+
+absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, int32_t* known,
+                               const Turn& turn) {
+  if (const absl::Status status = token_.Check(request.token()); !status.ok()) return status;
+  for (const v1::LaunchedExit& exit : request.exits()) {
+    if (NoteExit(exit, turn.effects)) ++*known;
+  }
+  WatchDeparting(turn);
+  ConcludeReturn(turn);
+  return absl::OkStatus();
+}
+
+bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
+  const bool returns = return_.NoteExit(in);
+  const bool is_in = workers_.NoteExit(in);
+  if (returns || is_in)
+    return true;  // the end of its stream, or its goodbye, is here or on its way
+  const JobHistory::ProcessNews news = history_.NoteExit(in);
+  if (news.sentence.has_value())
+    Emit(Event::Kind::kProcessEnded, *news.sentence, effects, news.cause);
+  return news.departed;
+}
+
+void JobState::WatchDeparting(const Turn& turn) {
+  const std::vector<SessionId> due = workers_.DueToDepart(turn.now);
+  if (!due.empty() && IsExcused(turn.now)) return Suspend(kSlept, turn);
+  for (SessionId session : due) {
+    const std::string detail = workers_.at(session).stream_end;
+    Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
+  }
 }
 
 void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   absl::Status status;
   if (ended()) {
-    status = absl::NotFoundError(absl::StrCat("job ", name_, " has ended"));
+    status = absl::NotFoundError(absl::StrCat("job ", messages_.name(), " has ended"));
   } else {
     status = token_.Check(call.token);
   }
@@ -313,19 +322,68 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   }
 }
 
+void JobState::Dismiss(const DismissCall& call, const Turn& turn) {
+  desk_.OnCall(call, Outlook(), Dismisser(turn), turn);
+}
+
+void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Turn& turn) {
+  desk_.OnStored(call, status, return_.under_way(), Dismisser(turn), turn);
+}
+
+void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains,
+                       const Turn& turn) {
+  desk_.Restore(drains);
+  if (!record.running()) return;
+  desk_.drains().Restore(drains);
+  rendezvous_ =
+      RendezvousState(LimitsOf(record, options_), Generation{record.generation()}, turn.now);
+  reforming_ = Reforming(ReformingOf(FromProto(record.on_failure()), options_));
+  token_.Restore(record.token_hash());
+  started_ = true;
+  forming_.Restore(record);
+  kv_.Open(generation());
+  rendezvous_.Await();
+  AwaitMembers("coordd was started again", turn.now);
+  Emit(Event::Kind::kJobRestored,
+       absl::StrCat("known from before: generation ", record.generation(), " had ",
+                    record.members_size(), " members, who have ",
+                    DurationText(return_.NextDeadline() - turn.now), " to come back"),
+       turn.effects);
+}
+
+void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
+  return_.Begin(forming_.record(), after, now);
+  history_.executed().NoteUncounted();
+}
+
+void JobState::OnPersisted(Generation number, const absl::Status& status, const Turn& turn) {
+  if (status.ok()) {
+    forming_.Stored();
+    const auto members = rendezvous_.Confirm(number, turn.now);
+    if (!members.has_value()) return;
+    forming_.Formed();
+    Form(*members, turn);
+    return;
+  }
+  rendezvous_.Withdraw(number, turn.now + forming_.Failed(number, status));
+  news_.Changed();
+  Emit(Event::Kind::kNotStored, forming_.not_stored(), turn.effects);
+}
+
+// Nothing waits for it: who finds a job whose members do not come back ends it again.
+void JobState::PersistEnd(Effects& effects) {
+  if (!durability_.on) return;
+  const std::string& name = messages_.name();
+  v1::JobRecord record;
+  record.set_generation(ToInt(rendezvous_.proposed()));
+  effects.persist.push_back({name, Generation{0}, {JobWrite(name, record)}});
+  if (desk_.TakeStored()) effects.persist.back().writes.push_back(DrainWrite(name, {}));
+}
+
 void JobState::Tick(const Turn& turn) {
   WatchDeparting(turn);
-  WatchDrains(turn);
-  for (SessionId session : rendezvous_.Expired(turn.now)) {
-    const absl::Duration silent = turn.now - workers_.at(session).last_heard;
-    const std::string detail =
-        absl::StrCat("it was silent for ", DurationText(silent), ", its lease is ",
-                     absl::FormatDuration(options_.lease));
-    Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, turn);
-    turn.effects.outgoing.push_back(
-        CloseSession{session, absl::FailedPreconditionError(absl::StrCat(
-                                  "the lease has run out: ", detail, "; join again"))});
-  }
+  desk_.Watch(Dismisser(turn), turn);
+  ExpelExpired(turn);
   if (generation_.has_value()) {
     generation_->state().Tick(turn);
     if (const auto why = generation_->state().Hopeless(turn.now))
@@ -335,29 +393,45 @@ void JobState::Tick(const Turn& turn) {
       !generation_->state().IsScheduled(trace_.lane()))
     trace_.EndEarly("the program has stopped repeating its steps", turn);
   trace_.Tick(turn);
-  WatchResume(turn);
+  if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
   WatchReforming(turn);
   Propose(turn);
-  TellWaiting(turn);
+  news_.Tell(
+      {.members_may_act = reforming_.wanted() && !reforming_.limit_reached() && negotiating(),
+       .reason =
+           forming_.not_stored().empty() ? rendezvous_.Reason(turn.now) : forming_.not_stored()},
+      workers_, messages_, turn);
 }
 
 absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
-  if (rendezvous_.phase() == RendezvousPhase::kGathering) next = std::max(next, NextLeaving());
+  if (rendezvous_.phase() == RendezvousPhase::kGathering)
+    next = std::max(next, desk_.NextLeaving());
   if (generation_.has_value()) next = std::min(next, generation_->state().NextDeadline());
   next = std::min(next, news_.NextDeadline());
-  if (resume_.has_value()) next = std::min(next, resume_->deadline());
-  next = std::min({next, workers_.NextDeparture(), drains_.NextDeadline()});
+  next = std::min(
+      {next, return_.NextDeadline(), workers_.NextDeparture(), desk_.drains().NextDeadline()});
   return std::min({next, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
+void JobState::ExpelExpired(const Turn& turn) {
+  for (SessionId session : rendezvous_.Expired(turn.now)) {
+    const absl::Duration silent = turn.now - workers_.at(session).last_heard;
+    const std::string detail =
+        absl::StrCat("it was silent for ", DurationText(silent), ", its lease is ",
+                     absl::FormatDuration(options_.lease));
+    Expel(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail,
+          absl::FailedPreconditionError(
+              absl::StrCat("the lease has run out: ", detail, "; join again")),
+          turn);
+  }
+}
+
 void JobState::Forgive(absl::Duration gap, absl::Time now) {
-  excused_until_ = now + options_.lease;
-  drains_.Forgive(gap);
+  desk_.drains().Forgive(gap);
   reforming_.Forgive(gap);
   rendezvous_.Forgive(gap);
-  // Whoever had come back may have lost patience again.
-  if (resume_.has_value()) resume_->Forgive(gap, now + options_.resume_grace);
+  return_.Forgive(gap, now);
   if (generation_.has_value()) generation_->state().Forgive(gap);
 }
 
@@ -372,16 +446,9 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   const bool final = durability_.outlives && !returns;
   const absl::Status ending = final ? absl::AbortedError(stop.reason) : stopping;
   if (generation_.has_value()) generation_->state().End(turn.effects);
-  std::map<Generation, std::vector<SessionId>> sessions;
-  for (const auto& [session, worker] : workers_) sessions[worker.generation].push_back(session);
-  for (const auto& [generation, to] : sessions) {
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation);
-    message->mutable_shutdown()->set_reason(stop.reason);
-    if (returns) ToProto(stop.resume_within, message->mutable_shutdown()->mutable_resume_within());
-    turn.effects.outgoing.push_back(Deliver{to, std::move(message)});
-  }
+  messages_.Shutdown(workers_, stop, returns, turn.effects);
   trace_.Fail(stopping, turn.effects);
-  FailDismissals(turn.effects);
+  desk_.Fail(turn.effects);
   kv_.Clear(stopping, turn.effects);
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.
@@ -391,7 +458,7 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   }
   workers_.Clear();
   reforming_.Ended();
-  resume_.reset();
+  return_.Abandon();
   ForgetGeneration();
   news_.Forget();
   if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), turn.effects);
@@ -407,34 +474,13 @@ void JobState::CancelCall(CallId call, Effects& effects) {
 absl::Status JobState::Trace(const TraceCall& call, const Turn& turn) {
   if (!negotiating()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", name_, " is not running: ", rendezvous_.Reason(turn.now)));
+        absl::StrCat("job ", messages_.name(), " is not running: ", rendezvous_.Reason(turn.now)));
   }
-  std::vector<TraceState::Member> by_rank;
-  for (int32_t rank = 0; rank < generation_->state().size(); ++rank) {
-    const SessionId session = generation_->state().session_of(Rank{rank});
-    const v1::Join& join = workers_.at(session).join;
-    by_rank.push_back({session, join.traces(), join.host().hostname(), join.pid()});
-  }
-  COORDD_RETURN_IF_ERROR(trace_.Begin(call, *NewMessage(generation()), std::move(by_rank),
+  COORDD_RETURN_IF_ERROR(trace_.Begin(call, *messages_.New(generation()),
+                                      generation_->Traced(workers_),
                                       generation_->state().StepLane(), turn));
   Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", turn.effects);
   return absl::OkStatus();
-}
-
-std::shared_ptr<v1::CoordinatorMessage> JobState::NewMessage(Generation generation) const {
-  auto message = std::make_shared<v1::CoordinatorMessage>();
-  message->set_epoch(ToInt(epoch_));
-  message->set_generation(ToInt(generation));
-  return message;
-}
-
-void JobState::Emit(Event::Kind kind, absl::string_view text, Effects& effects,
-                    v1::DepartureCause cause) const {
-  Event event{.kind = kind, .job = name_};
-  event.generation = ToInt(generation());
-  event.cause = cause;
-  event.text = OneLine(text);
-  effects.events.push_back(std::move(event));
 }
 
 }  // namespace coordd

@@ -3,7 +3,51 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace coordd {
+
+void JobWorker::NoteHeartbeat(const v1::Heartbeat& told, absl::Time now) {
+  const double seconds = absl::ToDoubleSeconds(now - heartbeat_at);
+  if (heartbeat_at != absl::InfinitePast() && seconds > 0) {
+    const double bytes =
+        static_cast<double>(told.bytes_reduced()) - static_cast<double>(heartbeat.bytes_reduced());
+    bytes_per_second = std::max(0.0, bytes / seconds);
+  }
+  heartbeat = told;
+  heartbeat_before = heartbeat_at;
+  heartbeat_at = now;
+  if (told.has_device_use()) {
+    device_use = told.device_use();
+    heartbeat.clear_device_use();
+  }
+  heartbeat.clear_stack();
+}
+
+void JobWorker::Enter(Generation of, const Place& its, absl::Time now) {
+  place = its;
+  generation = of;
+  previous_rank = -1;
+  report.Clear();
+  device_use.reset();
+  stack_asked = false;
+  stack.clear();
+  last_heard = now;  // its lease starts here
+}
+
+void JobWorker::AwaitNext() {
+  previous = generation;
+  previous_rank = ToInt(place.rank);
+  generation = Generation{0};
+}
+
+std::string Who(const JobWorker& worker) {
+  const std::string where =
+      absl::StrCat(" (host ", worker.join.host().hostname(), ", pid ", worker.join.pid(), ")");
+  return worker.generation == Generation{0}
+             ? absl::StrCat("worker ", worker.join.worker_id(), where)
+             : absl::StrCat("rank ", ToInt(worker.place.rank), where);
+}
 
 JobWorker& JobWorkers::Add(SessionId session, JobWorker worker) {
   admission_.Add(worker.join);
@@ -26,9 +70,58 @@ void JobWorkers::Clear() {
   departing_ = 0;
 }
 
+JobWorkers::Disbanded JobWorkers::Disband() {
+  Disbanded were;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.IsMember()) were.members.insert(worker.join.worker_id());
+    if (!worker.exit.has_value()) continue;
+    v1::LaunchedExit& exit = were.exits.emplace_back();
+    exit.set_launch(worker.join.launch());
+    *exit.mutable_exit() = *worker.exit;
+  }
+  Clear();
+  return were;
+}
+
 const JobWorker* JobWorkers::Find(SessionId session) const {
   const auto it = workers_.find(session);
   return it == workers_.end() ? nullptr : &it->second;
+}
+
+std::optional<SessionId> JobWorkers::SessionOf(const std::string& worker_id) const {
+  for (const auto& [session, worker] : workers_)
+    if (worker.IsFrom(worker_id)) return session;
+  return std::nullopt;
+}
+
+std::vector<SessionId> JobWorkers::Members() const {
+  std::vector<SessionId> members;
+  for (const auto& [session, worker] : workers_)
+    if (worker.generation != Generation{0}) members.push_back(session);
+  return members;
+}
+
+std::vector<SessionId> JobWorkers::Waiting() const {
+  std::vector<SessionId> waiting;
+  for (const auto& [session, worker] : workers_)
+    if (worker.generation == Generation{0}) waiting.push_back(session);
+  return waiting;
+}
+
+std::vector<SessionId> JobWorkers::All() const {
+  std::vector<SessionId> all;
+  for (const auto& [session, worker] : workers_) all.push_back(session);
+  return all;
+}
+
+bool JobWorkers::NoteExit(const v1::LaunchedExit& in) {
+  bool known = false;
+  for (auto& [session, worker] : workers_) {
+    if (worker.join.launch() != in.launch()) continue;
+    worker.exit = in.exit();
+    known = true;
+  }
+  return known;
 }
 
 void JobWorkers::StreamEnded(SessionId session, absl::Time at, absl::string_view detail) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,17 @@ struct JobWorker {
   // Of a generation that is there, or that is over while it waits for the next.
   bool IsMember() const { return generation != Generation{0} || previous_rank >= 0; }
   bool departs() const { return departs_at != absl::InfiniteFuture(); }
+  bool IsFrom(const std::string& worker_id) const { return join.worker_id() == worker_id; }
+
+  void NoteHeartbeat(const v1::Heartbeat& told, absl::Time now);
+  // It has a place in a generation that begins: nothing of the one before is left.
+  void Enter(Generation of, const Place& its, absl::Time now);
+  // Its generation is over and it has said what it has of it: it waits for the next one.
+  void AwaitNext();
 };
+
+// "rank 2 (host node3, pid 4711)"; of one that waits "worker ID (host node3, pid 4711)".
+std::string Who(const JobWorker& worker);
 
 // PURE; `now` must not decrease. Not thread-safe: one owner. By session.
 //
@@ -60,10 +71,23 @@ class JobWorkers {
   void Remove(SessionId session);                       // it is gone, and released
   void Release(const JobWorker& worker) { admission_.Remove(worker.join); }
   void Clear();
+  // All are gone: who of them were members, by worker id, and the ends of their processes that a
+  // launcher has told already.
+  struct Disbanded {
+    std::set<std::string> members;
+    std::vector<v1::LaunchedExit> exits;
+  };
+  Disbanded Disband();
 
   JobWorker& at(SessionId session) { return workers_.at(session); }
   const JobWorker& at(SessionId session) const { return workers_.at(session); }
   const JobWorker* Find(SessionId session) const;  // null: it is not in
+  // Of those with this id the one that came first. Looks at all of them.
+  std::optional<SessionId> SessionOf(const std::string& worker_id) const;
+  // Of members, or of those who wait, in the order of their sessions.
+  std::vector<SessionId> Members() const;
+  std::vector<SessionId> Waiting() const;
+  std::vector<SessionId> All() const;
   bool contains(SessionId session) const { return workers_.contains(session); }
   Map::iterator begin() { return workers_.begin(); }
   Map::iterator end() { return workers_.end(); }
@@ -83,6 +107,8 @@ class JobWorkers {
   // In the order of their ends, whoever is explained or has waited long enough.
   std::vector<SessionId> DueToDepart(absl::Time now) const;
   absl::Time NextDeparture() const;
+  // A launcher has told how a process ended; whether it is in, or was when its stream ended.
+  bool NoteExit(const v1::LaunchedExit& in);
 
  private:
   Map workers_;

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "absl/time/time.h"
+#include "server/job/job_messages.h"
+#include "server/job/job_workers.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
@@ -12,6 +16,14 @@ namespace coordd {
 // second at most.
 class WaitingNews {
  public:
+  struct Situation {
+    bool members_may_act = false;  // they can do something about those who wait
+    std::string reason;            // why there is no generation yet
+  };
+  // Those who wait how many they are, and members that somebody does; if it is due.
+  void Tell(const Situation& is, const JobWorkers& workers, const JobMessages& messages,
+            const Turn& turn);
+
   static constexpr absl::Duration kInterval = absl::Seconds(1);
 
   void Changed() { changed_ = true; }

@@ -3,7 +3,6 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
-#include <cstring>
 #include <utility>
 #include <variant>
 
@@ -37,6 +36,20 @@ WakeRule::Report ReportOf(SessionId stream, const std::vector<Inbound>& in) {
   return report;
 }
 
+// Of a relay each of its members may leave something.
+OutboxBounds BoundsOf(Session::Kind kind) {
+  OutboxBounds bounds;
+  if (kind == Session::Kind::kNode) {
+    bounds.messages = 1 << 16;
+    bounds.together_bytes = 1 << 20;
+  }
+  return bounds;
+}
+
+absl::string_view TextOf(const grpc::Slice& bytes) {
+  return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+}
+
 }  // namespace
 
 Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context,
@@ -49,6 +62,7 @@ Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context,
       read_(std::move(read)),
       inbox_(inbox),
       metrics_(metrics),
+      outbox_(BoundsOf(kind)),
       members_(ToInt(id)) {}
 
 void Session::Begin(std::shared_ptr<Session> self) {
@@ -70,10 +84,10 @@ bool Session::Send(const grpc::Slice& body) {
     MutexLock lock(&mu_);
     if (close_status_.has_value()) return true;
     const grpc::Slice parts[] = {body, grpc::Slice(SequenceField(sequence_ + 1))};
-    begins = !writing_ && !finished_ && outbox_.empty();
+    begins = output_ == Output::kIdle && outbox_.empty();
     if (begins) {
       outgoing_ = grpc::ByteBuffer(parts, 2);
-      writing_ = true;
+      output_ = Output::kWriting;
     } else {
       taken = QueueLocked(grpc::ByteBuffer(parts, 2));
     }
@@ -136,31 +150,23 @@ bool Session::CloseMembers(const MemberRuns& members, const absl::Status& status
 }
 
 bool Session::QueueLocked(grpc::ByteBuffer message) {
-  const size_t messages_max = kind_ == Kind::kNode ? kMaxNodeOutboxMessages : kMaxOutboxMessages;
-  if (outbox_.size() < messages_max && outbox_bytes_ + message.Length() <= kMaxOutboxBytes) {
-    outbox_bytes_ += message.Length();
-    outbox_.push_back(std::move(message));
-    return true;
-  }
+  if (outbox_.Add(std::move(message))) return true;
+  const OutboxBounds& bounds = outbox_.bounds();
   close_status_ = absl::ResourceExhaustedError(
-      absl::StrCat(kind_ == Kind::kNode ? "the relay" : "the worker", " has left ", messages_max,
-                   " messages or ", kMaxOutboxBytes >> 20, " MiB unread"));
+      absl::StrCat(kind_ == Kind::kNode ? "the relay" : "the worker", " has left ", bounds.messages,
+                   " messages or ", bounds.bytes >> 20, " MiB unread"));
   // What is queued is of no use to it without the rest.
   DiscardOutboxLocked();
   return false;
 }
 
 void Session::DiscardOutboxLocked() {
-  outbox_.clear();
-  outbox_bytes_ = 0;
+  outbox_.Discard();
   CountOutboxLocked();
 }
 
-// Of what is written at once the metric need not hear.
 void Session::CountOutboxLocked() {
-  const auto now = static_cast<int64_t>(outbox_.size());
-  if (now != counted_) metrics_.AddOutboxMessages(now - counted_);
-  counted_ = now;
+  if (const int64_t growth = outbox_.TakeGrowth(); growth != 0) metrics_.AddOutboxMessages(growth);
 }
 
 void Session::Close(const absl::Status& status) {
@@ -180,7 +186,7 @@ void Session::Break() {
 
 bool Session::joined() const {
   MutexLock lock(&mu_);
-  return joined_;
+  return known_ != Known::kNobody;
 }
 
 bool Session::closing() const {
@@ -190,7 +196,7 @@ bool Session::closing() const {
 
 bool Session::Hold() {
   MutexLock lock(&mu_);
-  if (finished_) return false;
+  if (output_ == Output::kFinished) return false;
   ++holds_;
   return true;
 }
@@ -208,15 +214,15 @@ void Session::WriteNext() {
   std::optional<absl::Status> end;
   {
     MutexLock lock(&mu_);
-    const bool may_write = !writing_ && !finished_;
+    const bool may_write = output_ == Output::kIdle;
     const bool writes = may_write && !outbox_.empty();
-    if (writes) TakeFromOutboxLocked();
+    if (writes) outgoing_ = outbox_.Take();
     CountOutboxLocked();
     if (!may_write) return;
     if (writes) {
-      writing_ = true;
+      output_ = Output::kWriting;
     } else if (close_status_.has_value() && holds_ == 0) {
-      finished_ = true;
+      output_ = Output::kFinished;
       end = close_status_;
     } else {
       return;
@@ -224,7 +230,7 @@ void Session::WriteNext() {
   }
   // From here on another thread may be in OnWriteDone or OnDone: members are not touched any more.
   if (end.has_value()) {
-    COORDD_TSAN_RELEASE(&finished_);
+    COORDD_TSAN_RELEASE(&output_);
     Finish(ToGrpc(*end));
   } else {
     COORDD_TSAN_RELEASE(&outgoing_);
@@ -232,30 +238,11 @@ void Session::WriteNext() {
   }
 }
 
-// One message. To a node session: as many as go together, which are one message.
-void Session::TakeFromOutboxLocked() {
-  outgoing_ = std::move(outbox_.front());
-  outbox_.pop_front();
-  if (kind_ == Kind::kNode && !outbox_.empty()) {
-    std::vector<grpc::Slice> slices, more;
-    size_t bytes = outgoing_.Length();
-    outgoing_.Dump(&slices);
-    for (; !outbox_.empty() && bytes + outbox_.front().Length() <= kMaxReplyBytes;) {
-      bytes += outbox_.front().Length();
-      outbox_.front().Dump(&more);
-      slices.insert(slices.end(), more.begin(), more.end());
-      outbox_.pop_front();
-    }
-    outgoing_ = grpc::ByteBuffer(slices.data(), slices.size());
-  }
-  outbox_bytes_ -= outgoing_.Length();
-}
-
 void Session::OnWriteDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&outgoing_);
   {
     MutexLock lock(&mu_);
-    writing_ = false;
+    if (output_ == Output::kWriting) output_ = Output::kIdle;
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
   }
   if (ok) metrics_.OnMessageSent();
@@ -265,7 +252,7 @@ void Session::OnWriteDone(bool ok) {
 void Session::ReadNext() {
   {
     MutexLock lock(&mu_);
-    if (close_status_.has_value() || finished_) return;
+    if (close_status_.has_value() || output_ == Output::kFinished) return;
     ++holds_;
   }
   COORDD_TSAN_RELEASE(&incoming_);
@@ -287,50 +274,27 @@ void Session::OnReadDone(bool ok) {
 void Session::Take() {
   grpc::Slice bytes;
   const bool is_small =
-      incoming_.Length() <= kRememberedBytes && incoming_.TrySingleSlice(&bytes).ok();
-  if (const Remembered* known = is_small ? Recall(bytes) : nullptr; known != nullptr) {
-    report_ = known->report;
-    held_ = known->in;
+      incoming_.Length() <= RepeatedMessages::kMostBytes && incoming_.TrySingleSlice(&bytes).ok();
+  const ParsedMessage* known = is_small ? repeated_.Find(TextOf(bytes)) : nullptr;
+  if (known != nullptr) {
+    held_ = Held{known->in, known->report};
   } else {
-    absl::StatusOr<Inbox::Together> in = Parse();
-    if (!in.ok()) {
+    absl::StatusOr<ParsedMessage> parsed = Parse();
+    if (!parsed.ok()) {
       incoming_.Clear();
       metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
-      Close(in.status());
+      Close(parsed.status());
       return;
     }
-    if (is_small) Remember(bytes, *in);
-    held_ = *std::move(in);
+    if (is_small) repeated_.Remember(TextOf(bytes), *parsed);
+    held_ = Held{std::move(parsed->in), parsed->report};
   }
   incoming_.Clear();
   metrics_.OnMessageReceived();
   OfferHeld();
 }
 
-const Session::Remembered* Session::Recall(const grpc::Slice& bytes) const {
-  for (const Remembered& known : remembered_) {
-    if (known.changes == changes_ && known.bytes.size() == bytes.size() &&
-        std::memcmp(known.bytes.data(), bytes.begin(), bytes.size()) == 0) {
-      return &known;
-    }
-  }
-  return nullptr;
-}
-
-void Session::Remember(const grpc::Slice& bytes, const Inbox::Together& in) {
-  if (!may_repeat_ || report_.words == 0 || !report_.is_nothing_else) return;
-  Remembered& one = remembered_.size() < kRemembered
-                        ? remembered_.emplace_back()
-                        : remembered_[oldest_remembered_++ % kRemembered];
-  one.bytes.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
-  one.changes = changes_;
-  one.in = in;
-  one.report = report_;
-}
-
-absl::StatusOr<Inbox::Together> Session::Parse() {
-  report_ = {.stream = id_, .words = 0};
-  may_repeat_ = true;
+absl::StatusOr<ParsedMessage> Session::Parse() {
   grpc::ProtoBufferReader reader(&incoming_);
   if (kind_ == Kind::kNode) {
     // Its memory is used again.
@@ -347,31 +311,32 @@ absl::StatusOr<Inbox::Together> Session::Parse() {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
-  AddReport(in.message, 1, report_);
+  ParsedMessage parsed{.report = {.stream = id_, .words = 0}};
+  AddReport(in.message, 1, parsed.report);
   auto together = std::make_shared<std::vector<Inbound>>();
   together->push_back(std::move(in));
+  parsed.in = std::move(together);
   MutexLock lock(&mu_);
-  joined_ = true;
-  return together;
+  if (known_ == Known::kNobody) known_ = Known::kJoined;
+  return parsed;
 }
 
-absl::StatusOr<Inbox::Together> Session::TakeBatch(const v1::NodeMessages& batch) {
+absl::StatusOr<ParsedMessage> Session::TakeBatch(const v1::NodeMessages& batch) {
   auto in = std::make_shared<std::vector<Inbound>>();
   std::vector<std::pair<int32_t, absl::Status>> refused;
   absl::Status status;
   int64_t opened = 0;
+  bool may_repeat = false;
   {
     MutexLock lock(&mu_);
     const auto before = static_cast<int64_t>(members_.size());
     status = members_.Take(batch, *in, refused);
-    joined_ = joined_ || members_.said_hello();
+    if (known_ == Known::kNobody && members_.said_hello()) known_ = Known::kJoined;
     opened = static_cast<int64_t>(members_.size()) - before;
     // What greets, or opens or ends a member, is said once.
-    may_repeat_ = !batch.has_hello() && changes_ == members_.changes();
-    changes_ = members_.changes();
+    may_repeat = repeated_.MembersAre(members_.changes()) && !batch.has_hello();
   }
   metrics_.AddSessions(opened);
-  report_ = ReportOf(id_, *in);
   if (!status.ok()) {
     inbox_.Push(Inbox::Together(std::move(in)));  // what was right before
     return status;
@@ -382,14 +347,15 @@ absl::StatusOr<Inbox::Together> Session::TakeBatch(const v1::NodeMessages& batch
     CloseMembers(runs, why);
   }
   if (!refused.empty()) Flush();
-  return in;
+  const WakeRule::Report report = ReportOf(id_, *in);
+  return ParsedMessage{.in = std::move(in), .report = report, .may_repeat = may_repeat};
 }
 
 void Session::OfferHeld() {
   // Held, so that the end of the session cannot be reported before this message.
   if (!Hold()) return;
-  const bool taken = report_.words > 0 ? inbox_.Offer(*std::move(held_), report_)
-                                       : inbox_.Offer(*std::move(held_));
+  const bool taken = held_->report.words > 0 ? inbox_.Offer(std::move(held_->item), held_->report)
+                                             : inbox_.Offer(std::move(held_->item));
   LetGo();
   if (taken) {
     held_.reset();
@@ -411,7 +377,8 @@ void Session::OfferHeld() {
 }
 
 std::optional<Inbound> Session::EndLocked(const std::string& detail) {
-  if (!joined_ || std::exchange(end_reported_, true)) return std::nullopt;
+  if (known_ != Known::kJoined) return std::nullopt;
+  known_ = Known::kEnded;
   if (kind_ == Kind::kWorker) return SessionEnded{id_, detail};
   return StreamsLost{members_.MayBeOpen(),
                      absl::StrCat("the relay of ", members_.hostname(), " was lost",
@@ -432,13 +399,13 @@ void Session::Ended(const std::string& detail) {
 }
 
 void Session::OnDone() {
-  COORDD_TSAN_ACQUIRE(&finished_);
+  COORDD_TSAN_ACQUIRE(&output_);
   std::optional<Inbound> end;
   std::shared_ptr<Session> self;
   int64_t members = 0;
   {
     MutexLock lock(&mu_);
-    finished_ = true;
+    output_ = Output::kFinished;
     end = EndLocked("coordd closed the stream");
     members = static_cast<int64_t>(members_.size());
     self = std::move(self_);

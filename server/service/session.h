@@ -3,7 +3,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +18,8 @@
 #include "server/members/node_members.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/inbox.h"
+#include "server/service/repeated_messages.h"
+#include "server/service/session_outbox.h"
 
 namespace coordd {
 
@@ -29,21 +30,10 @@ namespace coordd {
 // node session the state sees the members only, each as a session.
 class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // What a worker may leave unread. A plan is some kilobytes, so this is a worker that has stopped
-  // reading.
-  static constexpr size_t kMaxOutboxMessages = 4096;
-  static constexpr size_t kMaxOutboxBytes = 64 << 20;
-  static constexpr size_t kMaxNodeOutboxMessages = 1 << 16;  // each of its members has its own
-  // Of what goes to a relay at once, unless one message is larger.
-  static constexpr size_t kMaxReplyBytes = 1 << 20;
   // A message up to here costs less as a copy behind its frame than as a slice of its own.
   static constexpr size_t kCopiedBytes = 4096;
   // A batch of a node whose memory is kept for the next one.
   static constexpr size_t kKeptBatchBytes = 4096;
-
-  // A program reports the same in each of its steps, in a few messages: what these say is kept.
-  static constexpr size_t kRemembered = 4;
-  static constexpr size_t kRememberedBytes = 1024;
 
   enum class Kind { kWorker, kNode };
 
@@ -85,12 +75,15 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   bool closing() const;
 
  private:
-  struct Remembered {
-    std::string bytes;
-    int64_t changes = 0;  // its meaning is the same while members_.changes() is
-    Inbox::Together in;
+  // Parsed, not yet taken by the inbox.
+  struct Held {
+    Inbox::Item item;
     WakeRule::Report report;
   };
+  // What gRPC does for it. kFinished: Finish was called, and nothing may be started.
+  enum class Output { kIdle, kWriting, kFinished };
+  // To the state: it hears of a session's end once, and only of one that it knows.
+  enum class Known { kNobody, kJoined, kEnded };
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -100,11 +93,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   bool QueueLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Parses what was read, unless it is what was read before.
   void Take();
-  const Remembered* Recall(const grpc::Slice& bytes) const;
-  void Remember(const grpc::Slice& bytes, const Inbox::Together& in);
-  absl::StatusOr<Inbox::Together> Parse();
-  absl::StatusOr<Inbox::Together> TakeBatch(const v1::NodeMessages& batch);
-  void TakeFromOutboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<ParsedMessage> Parse();
+  absl::StatusOr<ParsedMessage> TakeBatch(const v1::NodeMessages& batch);
   // What the state is told of the end; absent: it has been told, or knows of nobody.
   std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Offers what was parsed, or waits for room; then reads on.
@@ -132,29 +122,21 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   // Touched by whoever has the read turn: OnReadDone, then the resumption of a withheld read.
   grpc::ByteBuffer incoming_;
-  v1::NodeMessages batch_;
-  int64_t changes_ = 0;      // members_.changes()
-  bool may_repeat_ = false;  // what was parsed last
-  std::vector<Remembered> remembered_;
-  size_t oldest_remembered_ = 0;
-  std::optional<Inbox::Item> held_;  // parsed, not yet taken by the inbox
-  WakeRule::Report report_;          // what it reports
+  v1::NodeMessages batch_;  // its memory serves the next one
+  RepeatedMessages repeated_;
+  std::optional<Held> held_;
 
-  // Touched by whoever has the write turn (writing_).
+  // Touched by whoever has the write turn (Output::kWriting).
   grpc::ByteBuffer outgoing_;
 
   // Guarded by mu_.
   mutable Mutex mu_;
   std::shared_ptr<Session> self_ ABSL_GUARDED_BY(mu_);
-  std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mu_);
-  size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t counted_ ABSL_GUARDED_BY(mu_) = 0;  // messages in it, of which the metric knows
+  SessionOutbox outbox_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  Output output_ ABSL_GUARDED_BY(mu_) = Output::kIdle;
   int holds_ ABSL_GUARDED_BY(mu_) = 0;
-  bool joined_ ABSL_GUARDED_BY(mu_) = false;
-  bool end_reported_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called: nothing may be started
+  Known known_ ABSL_GUARDED_BY(mu_) = Known::kNobody;
   std::optional<absl::Status> close_status_ ABSL_GUARDED_BY(mu_);
   NodeMembers members_ ABSL_GUARDED_BY(mu_);  // of a node session
 };

@@ -3,8 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,16 +23,11 @@ RunState::RunState(const RunOptions& options, absl::Time start)
       hosts_change_(!options.discovery_script.empty()),
       linger_(options.linger),
       grace_(options.grace),
-      cooldown_min_(options.cooldown_min),
-      cooldown_max_(options.cooldown_max),
       elastic_timeout_(options.elastic_timeout),
-      start_(start),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
       alive_(options.np),
-      restarts_left_(hosts_change_ && options.max_restarts == 0
-                         ? std::numeric_limits<int32_t>::max()
-                         : options.max_restarts) {
+      restarts_(options) {
   for (Worker& worker : workers_) worker.started = start;
 }
 
@@ -42,7 +35,7 @@ void RunState::Enter(Phase phase, absl::Time now) {
   phase_ = phase;
   hosts_by_ = absl::InfiniteFuture();
   CancelRestarts();
-  if (phase != Phase::kLingering) blame_is_final_ = true;  // from now on, signals are ours
+  if (phase != Phase::kLingering) blame_.Close();
   switch (phase) {
     case Phase::kRunning:
       break;
@@ -57,12 +50,6 @@ void RunState::Enter(Phase phase, absl::Time now) {
       phase_end_ = absl::InfiniteFuture();  // nobody survives SIGKILL for long
       break;
   }
-}
-
-bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const {
-  const auto is_a_cause = [](const ProcessEnd& e) { return e.signal != 0 && e.signal != SIGABRT; };
-  return first_failure_ && blame_reason_.empty() && !blame_is_final_ && now <= blame_end_ &&
-         is_a_cause(end) && !is_a_cause(*workers_[static_cast<size_t>(*first_failure_)].end);
 }
 
 bool RunState::EnoughAreLeft() const {
@@ -90,7 +77,7 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
     worker.restart_at = now;
     return;
   }
-  if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
+  blame_.FailToo(local_rank, end, now);
   if (end.ok()) CancelRestarts();
   if (end.ok() || phase_ != Phase::kRunning) return;
   // Where others have come to their end, nobody waits for one that was not even started.
@@ -99,8 +86,7 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
     PlanRestart(worker, now);
     return;
   }
-  first_failure_ = local_rank;
-  blame_end_ = now + kBlameWindow;
+  blame_.Fail(local_rank, end, now);
   Enter(Phase::kLingering, now);
 }
 
@@ -139,15 +125,9 @@ bool RunState::some_are_through() const {
   });
 }
 
-// Of the slot alone: others on its host go on, and are used again.
 void RunState::PlanRestart(Worker& worker, absl::Time now) {
-  if (restarts_left_ == 0 || some_are_through()) return;
-  --restarts_left_;
-  constexpr int32_t kMostDoublings = 20;
-  constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
-  if (worker.ran >= kForgivenAfter) worker.strikes = 0;
-  const int32_t doublings = std::min(worker.strikes++, kMostDoublings);
-  worker.restart_at = now + std::min(cooldown_min_ * (1 << doublings), cooldown_max_);
+  if (some_are_through()) return;
+  if (const auto rest = restarts_.Take(worker.ran, worker.strikes)) worker.restart_at = now + *rest;
 }
 
 void RunState::AddSlot(absl::Time now) {
@@ -219,19 +199,14 @@ void RunState::RestartFailed(int32_t local_rank, absl::Time now) {
 }
 
 void RunState::Blame(int32_t local_rank, const std::string& reason, absl::Time now) {
-  if (first_failure_ || phase_ != Phase::kRunning || !workers_[static_cast<size_t>(local_rank)].end)
-    return;
-  first_failure_ = local_rank;
-  blame_reason_ = reason;
-  blame_end_ = now;
+  const bool has_ended = workers_[static_cast<size_t>(local_rank)].end.has_value();
+  if (blame_.worker() || phase_ != Phase::kRunning || !has_ended) return;
+  blame_.Accuse(local_rank, reason, now);
   Enter(Phase::kLingering, now);
 }
 
 void RunState::FailedFirst(int32_t local_rank, const std::string& says) {
-  if (!first_failure_ || !blame_reason_.empty() || min_np_ > 0 || hosts_change_) return;
-  first_failure_ = local_rank;
-  failure_says_ = says;
-  blame_is_final_ = true;
+  if (min_np_ == 0 && !hosts_change_) blame_.Learn(local_rank, says);
 }
 
 void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
@@ -241,7 +216,7 @@ void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
 }
 
 void RunState::JobEnded(const std::string& why, absl::Time now) {
-  if (first_failure_ || phase_ != Phase::kRunning || why.empty()) return;
+  if (blame_.worker() || phase_ != Phase::kRunning || why.empty()) return;
   job_end_ = why;
   Enter(Phase::kLingering, now);
 }
@@ -254,7 +229,7 @@ bool RunState::only_restarted_are_alive() const {
 }
 
 bool RunState::deserted() const {
-  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !some_are_through();
+  return (hosts_change_ || any_drained()) && all_ended() && !blame_.worker() && !some_are_through();
 }
 
 void RunState::Finish(absl::Time now) {
@@ -293,8 +268,7 @@ void RunState::Tick(absl::Time now) {
     workers_[i].kill_at = absl::InfiniteFuture();
     single_signals_.emplace_back(static_cast<int32_t>(i), SIGKILL);
   }
-  // Without a failure there is nobody to blame.
-  if (phase_ == Phase::kLingering && (!first_failure_ || now >= blame_end_)) blame_is_final_ = true;
+  if (phase_ == Phase::kLingering) blame_.Tick(now);
   if (now < phase_end_) return;
   if (phase_ == Phase::kLingering) {
     signals_.push_back(SIGTERM);
@@ -311,7 +285,7 @@ absl::Time RunState::NextDeadline() const {
       next = std::min({next, worker.restart_at, worker.term_at, worker.kill_at});
     return next;
   }
-  return blame_is_final_ ? phase_end_ : std::min(phase_end_, blame_end_);
+  return std::min(phase_end_, blame_.NextDeadline());
 }
 
 std::vector<int> RunState::TakeSignals() { return std::exchange(signals_, {}); }
@@ -321,8 +295,8 @@ std::vector<std::pair<int32_t, int>> RunState::TakeSingleSignals() {
 }
 
 int RunState::exit_status() const {
-  if (first_failure_) {
-    const Worker& worker = workers_[static_cast<size_t>(*first_failure_)];
+  if (blame_.worker()) {
+    const Worker& worker = workers_[static_cast<size_t>(*blame_.worker())];
     // One that did not come to its end by itself has no status of its own.
     if (!worker.end || !worker.ended_by_itself) return 1;
     return std::max(worker.end->shell_status(), 1);

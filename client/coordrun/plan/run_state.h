@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/coordrun/plan/restart_budget.h"
+#include "client/coordrun/plan/run_blame.h"
 #include "client/coordrun/plan/run_options.h"
 #include "client/coordrun/process/process_end.h"
 
@@ -90,15 +92,12 @@ class RunState {
   bool ending() const { return phase_ != Phase::kRunning; }
   bool timed_out() const { return timed_out_; }
   bool interrupted() const { return interrupt_ != 0; }
-  // Who failed before the run was being ended, and so is its cause. When one worker is killed, the
-  // others may be quicker to fail for lack of it than the kernel is to say so: a death by a signal
-  // counts as the first failure if it comes to light within kBlameWindow of an exit with a status,
-  // or of an abort, which is how uncaught errors of the others end.
-  static constexpr absl::Duration kBlameWindow = absl::Milliseconds(300);
-  bool blame_is_final() const { return blame_is_final_ || all_ended(); }
-  std::optional<int32_t> first_failure() const { return first_failure_; }
+  // Who failed before the run was being ended, and so is its cause (RunBlame).
+  static constexpr absl::Duration kBlameWindow = RunBlame::kWindow;
+  bool blame_is_final() const { return blame_.is_final() || all_ended(); }
+  std::optional<int32_t> first_failure() const { return blame_.worker(); }
   // What the program of the first failure has said, as "ValueError: bad batch"; empty: nothing.
-  const std::string& failure_says() const { return failure_says_; }
+  const std::string& failure_says() const { return blame_.says(); }
   // Without whom the run went on, in the order of their ends.
   const std::vector<int32_t>& lost() const { return losses_.without; }
   // Losses after which somebody was started in the same place.
@@ -112,7 +111,7 @@ class RunState {
   // leave, until none was left.
   bool deserted() const;
   // Blame's; empty: the first failure's end tells.
-  const std::string& blame_reason() const { return blame_reason_; }
+  const std::string& blame_reason() const { return blame_.reason(); }
   const std::string& job_end() const { return job_end_; }  // JobEnded's; empty: it has not
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
   const std::vector<Worker>& workers() const { return workers_; }
@@ -124,7 +123,6 @@ class RunState {
   enum class Phase { kRunning, kLingering, kTerminating, kKilling };
 
   void Enter(Phase phase, absl::Time now);
-  bool MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const;
   bool EnoughAreLeft() const;
   bool RestartsAreDue() const;
   // Whether nobody is left since hosts are gone, and others may come.
@@ -139,8 +137,8 @@ class RunState {
   // Constant after construction.
   const int32_t min_np_;
   const bool hosts_change_;
-  const absl::Duration linger_, grace_, cooldown_min_, cooldown_max_, elastic_timeout_;
-  const absl::Time start_, timeout_;
+  const absl::Duration linger_, grace_, elastic_timeout_;
+  const absl::Time timeout_;
 
   Phase phase_ = Phase::kRunning;
   absl::Time phase_end_ = absl::InfiniteFuture();
@@ -148,17 +146,14 @@ class RunState {
   int32_t alive_;
   std::vector<int> signals_;
   std::vector<std::pair<int32_t, int>> single_signals_;
-  int32_t restarts_left_;
+  RestartBudget restarts_;
   struct Losses {
     std::vector<int32_t> without;  // the run goes on, in the order of their ends
     int32_t repaired = 0;          // after which somebody was started in the same place
   };
   Losses losses_;
-  std::optional<int32_t> first_failure_;
-  absl::Time blame_end_ = absl::InfiniteFuture();
-  bool blame_is_final_ = false;
-  std::string blame_reason_, job_end_;
-  std::string failure_says_;
+  RunBlame blame_;
+  std::string job_end_;
   std::optional<ProcessEnd> coordinator_end_;
   int interrupt_ = 0;
   bool timed_out_ = false;

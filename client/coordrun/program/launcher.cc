@@ -10,10 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/coordctl/admin_client.h"
 #include "client/coordrun/checks/preflight.h"
 #include "client/coordrun/crews/crew_factory.h"
 #include "client/coordrun/plan/coordinator_view.h"
@@ -21,7 +19,6 @@
 #include "client/coordrun/plan/run_flags.h"
 #include "client/coordrun/plan/thread_share.h"
 #include "client/coordrun/plan/torch_variables.h"
-#include "client/coordrun/process/read_lines.h"
 #include "client/coordrun/process/signals.h"
 #include "client/coordrun/wire/host_look.h"
 #include "common/base/status_macros.h"
@@ -37,13 +34,10 @@ constexpr absl::Duration kCoordinatorStop = absl::Seconds(3);
 constexpr absl::Duration kDrain = absl::Seconds(1);
 // The loop stands still meanwhile.
 constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
-// For a coordd that is named to say how it wants to be spoken to.
-constexpr absl::Duration kFirstLookTimeout = absl::Seconds(3);
 // At the end of a run, when nothing else is to be done: it says who was lost.
 constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
 // At the end of a run, for coordd to hear how the last workers have ended.
 constexpr absl::Duration kTellWithin = absl::Seconds(2);
-constexpr absl::Duration kLongestEarlyWait = absl::Seconds(30);
 
 bool Has(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
@@ -76,11 +70,6 @@ std::string MakeMarker(const RunOptions& options, const RunPlan& plan, const std
   return path->empty() ? "" : name;
 }
 
-// coordd that ends so soon after its start will do so again. Whoever kills it from outside takes
-// longer to find it.
-constexpr absl::Duration kQuickDeath = absl::Milliseconds(500);
-constexpr int kMaxQuickDeaths = 5;
-
 HostReport LookHere(const RunPlan& plan, const Environment& environment, Clock& clock) {
   HostReport here;
   here.asked = clock.Now();
@@ -105,18 +94,13 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
       clock_(clock),
       start_(clock.Now()),
       output_(options, !Has(environment_, "NO_COLOR")),
-      slots_(options.max_np),
-      answers_(options.min_np) {}
+      keeper_(options, environment_, clock, output_, report_.pids),
+      hosts_(options) {}
 
 int Launcher::Run() {
   absl::Status prepared = Prepare();
-  if (const absl::Status fits = prepared.ok() ? CheckCoordinator() : absl::OkStatus(); !fits.ok()) {
-    RemoveMarker();
-    output_.Say(absl::StrCat("coordrun: ", fits.message()));
-    KillEverything();
-    return kExitUsage;
-  }
-  if (prepared.ok()) prepared = ConnectCrew();
+  const absl::Status fits = prepared.ok() ? keeper_.CheckSpeaks() : absl::OkStatus();
+  if (prepared.ok()) prepared = fits.ok() ? ConnectCrew() : fits;
   RemoveMarker();
   if (prepared.ok()) {
     prepared = Check();
@@ -127,7 +111,7 @@ int Launcher::Run() {
     if (!prepared.ok()) output_.Say(absl::StrCat("coordrun: ", prepared.message()));
     KillEverything();
     if (interrupted_by_ != 0) return 128 + interrupted_by_;
-    return prepared.ok() ? 0 : 1;
+    return prepared.ok() ? 0 : fits.ok() ? 1 : kExitUsage;
   }
   if (const absl::Status started = StartWorkers(); !started.ok()) {
     output_.Say(absl::StrCat("coordrun: ", started.message()));
@@ -172,37 +156,19 @@ absl::Status Launcher::Prepare() {
                              ToString(plan_.launcher),
                              " have an empty stdin: expected a file that all hosts have"));
   }
-  COORDD_ASSIGN_OR_RETURN(coordinator_,
-                          SetUpCoordinator(options_, plan_, directory_, environment_, clock_));
+  COORDD_RETURN_IF_ERROR(keeper_.SetUp(plan_, directory_));
   COORDD_ASSIGN_OR_RETURN(
       crew_, MakeCrew({.options = options_,
                        .plan = plan_,
-                       .coordinator = coordinator_,
+                       .coordinator = keeper_.coordinator(),
                        .environment = environment_,
                        .self = OwnPath(),
                        .directory = WorkingDirectory(options_),
                        .marker = MakeMarker(options_, plan_, directory_, &marker_),
                        .run_directory = directory_,
-                       .place_of = [this](int32_t worker) { return PlaceOf(worker); }}));
-  if (options_.discovery_script.empty()) return absl::OkStatus();
-  discovery_ = std::make_unique<HostDiscovery>(options_.discovery_script, options_.slots_per_host,
-                                               environment_);
-  std::vector<HostSlots> planned;  // in the order of their ranks, which the book keeps
-  for (const HostRanks& host : plan_.hosts)
-    planned.push_back({.host = host.host, .slots = host.count, .user = host.user});
-  slots_.Update(planned);
+                       .place_of = [this](int32_t worker) { return hosts_.PlaceOf(worker); }}));
+  if (!options_.discovery_script.empty()) hosts_.Begin(plan_, environment_);
   return absl::OkStatus();
-}
-
-absl::Status Launcher::CheckCoordinator() const {
-  if (options_.coordinator.empty()) return absl::OkStatus();
-  const Rendezvous& rendezvous = coordinator_.rendezvous;
-  const auto state =
-      FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, kFirstLookTimeout);
-  // That its way of speaking is another one (TLS, certificates, no coordd at all) stays so.
-  const absl::Status& status = state.status();
-  const bool is_final = absl::IsFailedPrecondition(status) || absl::IsUnauthenticated(status);
-  return is_final ? status : absl::OkStatus();
 }
 
 absl::Status Launcher::ConnectCrew() {
@@ -220,8 +186,9 @@ absl::Status Launcher::ConnectCrew() {
       "no answer within ", absl::ToDoubleSeconds(options_.start_timeout), " s (--start-timeout)");
   const std::string missing = all_answer ? "" : crew_->Missing();
   // What a script finds may be gone, or not there yet; so it is with hosts that come later.
-  if (discovery_ != nullptr && crew_->SetAside(options_.min_np, silence)) {
-    for (size_t w = 0; w < report_.hosts.size(); ++w) report_.hosts[w] = slots_.slots()[w].host;
+  if (hosts_.change() && crew_->SetAside(options_.min_np, silence)) {
+    for (size_t w = 0; w < report_.hosts.size(); ++w)
+      report_.hosts[w] = hosts_.slots().slots()[w].host;
     return absl::OkStatus();
   }
   if (all_answer) return failure;
@@ -263,8 +230,8 @@ void Launcher::RunWorkers() {
   bool told = false;
   std::string told_of_waiting;
   while (!state_->all_ended()) {
-    const absl::Time look = discovery_ ? discovery_->NextDeadline() : absl::InfiniteFuture();
-    Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_, look}));
+    Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_.NextDeadline(),
+                   hosts_.NextDeadline()}));
     JudgeEnds();
     LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
@@ -287,19 +254,14 @@ void Launcher::RunWorkers() {
 }
 
 void Launcher::LookForEarlyExit(absl::Time now) {
-  if (now < early_look_ || state_->ending()) return;
-  // Who was started again may still be on its way to coordd.
-  early_look_ = state_->only_restarted_are_alive() ? now + kEarlyLook : absl::InfiniteFuture();
-  const auto view = FetchView(kViewTimeout);
-  // Nor need the others have come by now; or they never will, and then this is not worth much.
-  if (!view || NobodyHasCome(*view, report_)) {
-    early_look_ = now + early_wait_;
-    early_wait_ = std::min(2 * early_wait_, kLongestEarlyWait);
-  }
+  if (!early_look_.IsDue(now) || state_->ending()) return;
+  early_look_.Look(/*again=*/state_->only_restarted_are_alive(), now);
+  const auto view = keeper_.FetchView(kViewTimeout);
+  if (!view || NobodyHasCome(*view, report_)) early_look_.ToldNothing(now);
   if (!view) return;
   if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
   // Only with a coordd of our own: it knows nobody but our workers.
-  if (!coordinator_.process) return;
+  if (!keeper_.is_own()) return;
   if (const auto found = FindEarlyExit(*view, *state_, report_)) {
     state_->Blame(found->worker, found->completes, now);
   }
@@ -322,37 +284,35 @@ void Launcher::Finish() {
   report_.wall = clock_.Now() - start_;
   if (reporter_ != nullptr) reporter_->Flush(kTellWithin);
   // A run that has succeeded does not wait long for figures of somebody else's coordd.
-  const bool matters = coordinator_.process || state_->exit_status() != 0;
+  const bool matters = keeper_.is_own() || state_->exit_status() != 0;
   const auto view = AskCoordinator(matters ? kLastViewTimeout : kViewTimeout);
   if (view && state_->exit_status() != 0) {
     ExplainLostExits(*view, options_, *state_, &report_);
     report_.early_goodbye = EarlyGoodbye(*view, options_, *state_, launches_, report_);
   }
   // What coordd has said of the run comes before the last word about it.
-  if (coordinator_.process) ReadCoordinator();
+  if (keeper_.is_own()) keeper_.Read();
   output_.Say(SummaryText(options_, *state_, report_));
 }
 
 void Launcher::KeepCoordinator() {
-  workers_needed_coordinator_ = false;
-  const auto& process = coordinator_.process;
-  if (!options_.keep || !process || state_->interrupted()) return;
-  const CoordinatorAddresses& addresses = process->addresses;
+  keeper_.Release();
+  if (!options_.keep || !keeper_.is_own() || state_->interrupted()) return;
+  const CoordinatorAddresses& addresses = keeper_.coordinator().process->addresses;
   output_.Say(absl::StrCat("coordrun: coordd stays up at ", addresses.listen,
                            addresses.http.empty() ? "" : ", status page http://", addresses.http,
                            addresses.http.empty() ? "" : "/", "; end it with Ctrl-C"));
-  while (!state_->interrupted() && !process->process.reaped()) Turn(absl::InfiniteFuture());
+  while (!state_->interrupted() && !keeper_.has_ended()) Turn(absl::InfiniteFuture());
 }
 
 void Launcher::StopCoordinator() {
-  workers_needed_coordinator_ = false;
-  if (!coordinator_.process) return;
-  ChildProcess& process = coordinator_.process->process;
-  process.Signal(SIGTERM);
+  keeper_.Release();
+  if (!keeper_.is_own()) return;
+  keeper_.Signal(SIGTERM);
   const absl::Time deadline = clock_.Now() + kCoordinatorStop;
-  while (!process.reaped() && clock_.Now() < deadline) Turn(deadline);
-  process.Signal(SIGKILL);
-  while (!process.reaped()) Turn(clock_.Now() + kDrain);
+  while (!keeper_.has_ended() && clock_.Now() < deadline) Turn(deadline);
+  keeper_.Signal(SIGKILL);
+  while (!keeper_.has_ended()) Turn(clock_.Now() + kDrain);
 }
 
 void Launcher::KillEverything() {
@@ -361,17 +321,8 @@ void Launcher::KillEverything() {
   StopCoordinator();
 }
 
-std::optional<v1::ServerState> Launcher::FetchView(absl::Duration timeout) const {
-  const Rendezvous& rendezvous = coordinator_.rendezvous;
-  if (rendezvous.address.empty()) return std::nullopt;
-  if (coordinator_.process && coordinator_.process->process.reaped()) return std::nullopt;
-  auto state = FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, timeout);
-  if (!state.ok()) return std::nullopt;
-  return *std::move(state);
-}
-
 std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) {
-  auto state = FetchView(timeout);
+  auto state = keeper_.FetchView(timeout);
   if (!state) return state;
   CopyTails();
   AddView(*state, report_.job, launches_, &report_);
@@ -382,17 +333,12 @@ std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) 
 
 void Launcher::Turn(absl::Time until) {
   std::vector<pollfd> fds;
-  const auto add = [&fds](int fd) { fds.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
-  add(signals_.get());
-  // poll skips the negative ones.
-  ChildProcess* coordd = coordinator_.process ? &coordinator_.process->process : nullptr;
-  add(coordd != nullptr && !coordd->reaped() ? coordd->pidfd() : -1);
-  add(coordd != nullptr ? coordd->out().get() : -1);
-  add(coordd != nullptr ? coordd->err().get() : -1);
+  fds.push_back({.fd = signals_.get(), .events = POLLIN, .revents = 0});
+  keeper_.Await(fds);
   // The script is asked while workers run.
-  const bool discovers = discovery_ != nullptr && state_ != nullptr && !state_->ending();
+  const bool discovers = state_ != nullptr && !state_->ending();
   const size_t script = fds.size();
-  if (discovers) discovery_->Await(fds);
+  if (discovers) hosts_.Await(fds);
   const size_t own = fds.size();
   if (crew_ != nullptr) crew_->Await(fds);
   const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
@@ -408,70 +354,13 @@ void Launcher::Turn(absl::Time until) {
   }
   if (discovers) {
     const auto hosts =
-        discovery_->Handle(absl::MakeConstSpan(fds).subspan(script, own - script), clock_.Now());
+        hosts_.Handle(absl::MakeConstSpan(fds).subspan(script, own - script), clock_.Now());
     if (hosts) TakeHosts(*hosts);
   }
-  if (fds[2].revents != 0 || fds[3].revents != 0) ReadCoordinator();
-  if (fds[1].revents != 0) ReapCoordinator();
-}
-
-void Launcher::ReadCoordinator() {
-  ChildProcess& process = coordinator_.process->process;
-  // Its stdout says that it is ready, which the run shows anyway.
-  if (process.out_open()) ReadLines(process.out(), coordinator_out_, [](absl::string_view) {});
-  if (process.err_open()) {
-    ReadLines(process.err(), coordinator_err_, [&](absl::string_view line) {
-      if (options_.verbose || !TellsOfOurs(line)) output_.CoordinatorLine(line);
-    });
-  }
-}
-
-// How workers of this run end is told here anyway, and in the summary.
-bool Launcher::TellsOfOurs(absl::string_view line) const {
-  constexpr absl::string_view kEnds[] = {"), which has departed: ", ") failed: ", ") was lost: "};
-  for (const absl::string_view end : kEnds) {
-    const size_t at = line.find(end);
-    if (at == absl::string_view::npos) continue;
-    const absl::string_view who = line.substr(0, at);
-    for (const pid_t pid : report_.pids)
-      if (pid != 0 && absl::EndsWith(who, absl::StrCat("pid ", pid))) return true;
-  }
-  return false;
-}
-
-void Launcher::ReapCoordinator() {
-  const std::optional<ProcessEnd> end = coordinator_.process->process.Reap();
-  if (!end) return;
-  if (!workers_needed_coordinator_ || !state_ || state_->ending()) return;
-  if (!RestartCoordinator(*end)) state_->CoordinatorEnded(*end, clock_.Now());
-}
-
-// The workers keep what they have and come back to it.
-bool Launcher::RestartCoordinator(const ProcessEnd& end) {
-  if (coordinator_.setup.store == "memory") return false;
-  const absl::Time died = clock_.Now();
-  const bool quick = died - coordinator_since_ < kQuickDeath;
-  quick_deaths_ = quick ? quick_deaths_ + 1 : 0;
-  if (quick_deaths_ >= kMaxQuickDeaths) {
-    output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), ", ", quick_deaths_,
-                             " times as soon as it had been started: it is not started again"));
-    return false;
-  }
-  ReadCoordinator();  // its last words
-  absl::Status started;
-  do {
-    // It may die before it listens, too.
-    started = coordd::RestartCoordinator(options_, environment_, clock_, &coordinator_);
-  } while (absl::IsUnavailable(started) && ++quick_deaths_ < kMaxQuickDeaths);
-  coordinator_since_ = clock_.Now();
-  if (!started.ok()) {
-    output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(),
-                             "; it is not started again: ", started.message()));
-    return false;
-  }
-  output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), " and was started again after ",
-                           absl::ToInt64Milliseconds(coordinator_since_ - died), " ms"));
-  return true;
+  const bool needed = state_ != nullptr && !state_->ending();
+  const auto end =
+      keeper_.Handle(absl::MakeConstSpan(fds).subspan(1, CoordinatorKeeper::kEntries), needed);
+  if (end) state_->CoordinatorEnded(*end, clock_.Now());
 }
 
 void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }

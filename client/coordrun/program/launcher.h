@@ -13,17 +13,16 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/coordrun/coordinator/exit_reporter.h"
-#include "client/coordrun/coordinator/run_coordinator.h"
 #include "client/coordrun/crews/crew.h"
-#include "client/coordrun/plan/host_answers.h"
+#include "client/coordrun/plan/early_look.h"
 #include "client/coordrun/plan/output.h"
 #include "client/coordrun/plan/report.h"
 #include "client/coordrun/plan/run_options.h"
 #include "client/coordrun/plan/run_plan.h"
 #include "client/coordrun/plan/run_state.h"
-#include "client/coordrun/plan/slot_book.h"
 #include "client/coordrun/process/line_splitter.h"
-#include "client/coordrun/program/host_discovery.h"
+#include "client/coordrun/program/coordinator_keeper.h"
+#include "client/coordrun/program/host_watch.h"
 #include "common/base/clock.h"
 #include "common/base/environment.h"
 
@@ -53,9 +52,6 @@ class Launcher : private CrewEvents {
   void Notice(absl::string_view sentence) override;
 
   absl::Status Prepare();
-  // Whether the coordd of --coordinator speaks as this run does; one that is not there yet may
-  // come.
-  absl::Status CheckCoordinator() const;
   absl::Status ConnectCrew();
   absl::Status Check();
   absl::Status StartWorkers();
@@ -71,14 +67,8 @@ class Launcher : private CrewEvents {
 
   // Waits until something happens or `until` passes, and handles what has happened.
   void Turn(absl::Time until);
-  void ReadCoordinator();
-  bool TellsOfOurs(absl::string_view line) const;
   // The last lines of the workers, as they are now, to the report.
   void CopyTails();
-  void ReapCoordinator();
-  // Whether it runs again; if not, it is not worth another try.
-  bool RestartCoordinator(const ProcessEnd& end);
-  std::optional<v1::ServerState> FetchView(absl::Duration timeout) const;
   // Asks coordd; what it says is added to the report, and who failed first is taken from it.
   // Nothing: it does not answer.
   std::optional<v1::ServerState> AskCoordinator(absl::Duration timeout);
@@ -95,13 +85,10 @@ class Launcher : private CrewEvents {
   // What a discovery script has said.
   void TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts);
   std::set<int32_t> EmptySlots(const std::vector<HostSlots>& hosts) const;
-  HostRanks PlaceOf(int32_t worker) const;
   void LookForEarlyExit(absl::Time now);
   void RemoveMarker();
 
   static constexpr size_t kTailLines = 5;
-  // What others have to end, too, when a worker has ended well.
-  static constexpr absl::Duration kEarlyLook = absl::Seconds(1);
 
   // Constant after construction.
   const RunOptions& options_;
@@ -112,26 +99,19 @@ class Launcher : private CrewEvents {
   const absl::Time start_;
 
   Output output_;
+  RunReport report_;
+  CoordinatorKeeper keeper_;
+  HostWatch hosts_;
   OwnedFd signals_;
-  RunCoordinator coordinator_;
-  LineSplitter coordinator_out_, coordinator_err_;
   std::unique_ptr<Crew> crew_;
-  std::unique_ptr<HostDiscovery> discovery_;  // null: the hosts are those of the plan
-  SlotBook slots_;
-  HostAnswers answers_;
   std::unique_ptr<RunState> state_;
   std::unique_ptr<ExitReporter> reporter_;             // null: nobody is told
   std::vector<std::pair<int32_t, ProcessEnd>> ended_;  // since the last JudgeEnds
-  RunReport report_;
-  std::vector<TailLines> tails_;       // of each worker
-  std::vector<std::string> launches_;  // likewise: what it is called, for coordd
-  int interrupted_by_ = 0;             // a signal that came before the workers were started
-  std::string marker_;                 // a file in the working directory, while hosts are looked at
-  absl::Time early_look_ = absl::InfiniteFuture();
-  absl::Duration early_wait_;  // until another one, if that tells nothing
-  bool workers_needed_coordinator_ = true;
-  absl::Time coordinator_since_ = absl::InfinitePast();
-  int quick_deaths_ = 0;  // of coordd, one after the other
+  std::vector<TailLines> tails_;                       // of each worker
+  std::vector<std::string> launches_;                  // likewise: what it is called, for coordd
+  int interrupted_by_ = 0;  // a signal that came before the workers were started
+  std::string marker_;      // a file in the working directory, while hosts are looked at
+  EarlyLook early_look_;
 };
 
 }  // namespace coordd

@@ -40,7 +40,7 @@ void Launcher::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
 void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   ReportExit(worker, end);
   const auto index = static_cast<size_t>(worker);
-  const bool elastic = options_.min_np > 0 || discovery_ != nullptr;
+  const bool elastic = options_.min_np > 0 || hosts_.change();
   // What coordd makes of it is asked for all that end in one turn.
   if (elastic && !state_->ending() && !launches_[index].empty()) {
     ended_.emplace_back(worker, end);
@@ -50,7 +50,7 @@ void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
 }
 
 void Launcher::StartReporter() {
-  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  const Rendezvous& rendezvous = keeper_.rendezvous();
   if (rendezvous.launch_id.empty()) return;
   std::string token;
   if (!rendezvous.token_file.empty()) {
@@ -87,7 +87,7 @@ void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
 void Launcher::JudgeEnds() {
   if (ended_.empty()) return;
   const auto ended = std::exchange(ended_, {});
-  const auto view = FetchView(kJudgeTimeout);
+  const auto view = keeper_.FetchView(kJudgeTimeout);
   for (const auto& [worker, end] : ended) {
     const auto index = static_cast<size_t>(worker);
     const bool asked = view && !state_->workers()[index].away &&
@@ -108,7 +108,7 @@ void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
   const auto& tail = tails_[static_cast<size_t>(worker)].lines();
   if (drained && !state_->ending()) {
     state_->DrainedWorkerEnded(worker, end, now);
-    if (discovery_ != nullptr) slots_.Drained(worker);
+    if (hosts_.change()) hosts_.slots().Drained(worker);
     output_.Say(absl::StrCat("coordrun: ", DrainText(options_, *state_, report_, worker)));
     return;
   }
@@ -116,14 +116,12 @@ void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
   state_->WorkerEnded(worker, end, now);
   if (state_->lost().size() > lost)
     output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker, tail)));
-  if (!end.ok() || (!coordinator_.process && options_.max_restarts == 0)) return;
-  early_look_ = std::min(early_look_, now + kEarlyLook);
-  early_wait_ = kEarlyLook;
+  if (end.ok() && (keeper_.is_own() || options_.max_restarts > 0)) early_look_.Ended(now);
 }
 
 std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) {
   std::set<int32_t> leave;
-  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  const Rendezvous& rendezvous = keeper_.rendezvous();
   v1::DismissRequest request;
   request.set_job(rendezvous.job);
   request.set_action(v1::DISMISS_ACTION_DRAIN);
@@ -156,7 +154,7 @@ std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) {
 
 void Launcher::RestartWorkers() {
   const std::vector<int32_t> due = state_->TakeRestarts(clock_.Now());
-  if (!due.empty() && JobIsOver(FetchView(kJudgeTimeout))) return;
+  if (!due.empty() && JobIsOver(keeper_.FetchView(kJudgeTimeout))) return;
   for (const int32_t worker : due) {
     const auto index = static_cast<size_t>(worker);
     report_.pids[index] = 0;  // elsewhere it is told later
@@ -171,23 +169,11 @@ void Launcher::RestartWorkers() {
         host.empty() ? absl::StrCat("pid ", report_.pids[index]) : absl::StrCat("host ", host);
     const RunState::Worker& course = state_->workers()[index];
     const char* again = course.late && course.restarts == 1 ? "" : " again";
-    const std::string who =
-        absl::StrCat(discovery_ == nullptr ? "coordrun: rank " : "coordrun: slot ",
-                     options_.first_rank + worker);
+    const std::string who = absl::StrCat(!hosts_.change() ? "coordrun: rank " : "coordrun: slot ",
+                                         options_.first_rank + worker);
     output_.Say(started.ok() ? absl::StrCat(who, " is started", again, " (", where, ")")
                              : absl::StrCat(who, " is not started again: ", started.message()));
   }
-}
-
-HostRanks Launcher::PlaceOf(int32_t worker) const {
-  const Slot& slot = slots_.slots()[static_cast<size_t>(worker)];
-  return {.host = slot.host,
-          .user = slot.user,
-          .here = IsHere(options_, slot.host, ThisHost("").hostname),
-          .first_rank = worker,
-          .count = 1,
-          .first_local = slots_.LocalRankOf(worker),
-          .local_size = slot.local_size};
 }
 
 // Nobody is in them, or only somebody who was asked to leave, of which coordd is asked where it
@@ -196,8 +182,8 @@ std::set<int32_t> Launcher::EmptySlots(const std::vector<HostSlots>& hosts) cons
   std::set<int32_t> empty;
   for (size_t i = 0; i < state_->workers().size(); ++i)
     if (state_->workers()[i].end) empty.insert(static_cast<int32_t>(i));
-  if (SlotBook(slots_).Update(hosts, empty).end.empty()) return empty;
-  const auto view = FetchView(kJudgeTimeout);
+  if (SlotBook(hosts_.slots()).Update(hosts, empty).end.empty()) return empty;
+  const auto view = keeper_.FetchView(kJudgeTimeout);
   for (size_t i = 0; view && i < launches_.size(); ++i) {
     if (!launches_[i].empty() && WasAskedToLeave(*view, report_.job, launches_[i]))
       empty.insert(static_cast<int32_t>(i));
@@ -206,19 +192,19 @@ std::set<int32_t> Launcher::EmptySlots(const std::vector<HostSlots>& hosts) cons
 }
 
 void Launcher::TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts) {
-  const HostAnswers::Verdict verdict =
-      answers_.Judge(hosts, clock_.Now(), hosts.ok() ? slots_.DrainedOf(*hosts) : 0);
+  const HostAnswers::Verdict verdict = hosts_.Judge(hosts, clock_.Now());
   if (!verdict.say.empty()) output_.Say(absl::StrCat("coordrun: ", verdict.say));
   if (!verdict.take || state_->ending()) return;
-  const SlotChange change = slots_.Update(*hosts, EmptySlots(*hosts));
-  for (const std::string& sentence : SlotSentences(change, slots_.slots(), *hosts, report_.pids))
+  const SlotChange change = hosts_.slots().Update(*hosts, EmptySlots(*hosts));
+  for (const std::string& sentence :
+       SlotSentences(change, hosts_.slots().slots(), *hosts, report_.pids))
     output_.Say(absl::StrCat("coordrun: ", sentence));
   const absl::Time now = clock_.Now();
-  while (state_->workers().size() < slots_.slots().size()) {
+  while (state_->workers().size() < hosts_.slots().slots().size()) {
     const auto worker = static_cast<int32_t>(state_->workers().size());
     state_->AddSlot(now);
     report_.pids.push_back(0);
-    report_.hosts.push_back(slots_.slots()[static_cast<size_t>(worker)].host);
+    report_.hosts.push_back(hosts_.slots().slots()[static_cast<size_t>(worker)].host);
     tails_.emplace_back(kTailLines);
     launches_.emplace_back();
     if (const absl::Status opened = output_.OpenFilesOf(worker); !opened.ok())

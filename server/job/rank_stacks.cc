@@ -1,5 +1,5 @@
-// Where the programs are that others wait for: each is asked once while it is missing.
-#include <string>
+#include "server/job/rank_stacks.h"
+
 #include <utility>
 #include <vector>
 
@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/gpu_report.h"
-#include "server/job/job_state.h"
 #include "server/model/validate_message.h"
 
 namespace coordd {
@@ -29,23 +29,22 @@ std::string InnermostFrames(absl::string_view stack) {
 
 }  // namespace
 
-bool JobState::WantsStack(Worker& worker, absl::Time now) {
-  if (generation_->state().IsAwaited(worker.place.rank, now))
-    return !std::exchange(worker.stack_asked, true);
-  if (worker.stack_asked) generation_->state().SetWhereabouts(worker.place.rank, "");
-  worker.stack_asked = false;
-  worker.stack.clear();
+bool WantsStack(JobWorker& member, GenerationState& state, absl::Time now) {
+  if (state.IsAwaited(member.place.rank, now)) return !std::exchange(member.stack_asked, true);
+  if (member.stack_asked) state.SetWhereabouts(member.place.rank, "");
+  member.stack_asked = false;
+  member.stack.clear();
   return false;
 }
 
-void JobState::OnStack(Worker& worker, const std::string& stack, Effects& effects) {
-  if (stack.empty() || !worker.stack_asked) return;
-  worker.stack = stack;
+std::string NoteStack(JobWorker& member, const std::string& stack, GenerationState& state) {
+  if (stack.empty() || !member.stack_asked) return "";
+  member.stack = stack;
   std::string where = OneLine(Truncated(InnermostFrames(stack), kMaxReasonBytes / 2));
-  if (where.empty()) return;
-  absl::StrAppend(&where, GpuReport(worker.heartbeat.gpu_health()));
-  Emit(Event::Kind::kRankStuck, absl::StrCat(Who(worker), " is at ", where), effects);
-  generation_->state().SetWhereabouts(worker.place.rank, std::move(where));
+  if (where.empty()) return where;
+  absl::StrAppend(&where, GpuReport(member.heartbeat.gpu_health()));
+  state.SetWhereabouts(member.place.rank, where);
+  return where;
 }
 
 }  // namespace coordd

@@ -1,0 +1,161 @@
+#include "server/job/job_messages.h"
+
+#include <map>
+
+#include "common/protocol/process_set_parts.h"
+#include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
+#include "server/job/kv_state.h"
+#include "server/model/heartbeat_pace.h"
+#include "server/model/validate_message.h"
+
+namespace coordd {
+
+std::shared_ptr<v1::CoordinatorMessage> JobMessages::New(Generation generation) const {
+  auto message = std::make_shared<v1::CoordinatorMessage>();
+  message->set_epoch(ToInt(epoch_));
+  message->set_generation(ToInt(generation));
+  return message;
+}
+
+void JobMessages::Emit(Event::Kind kind, absl::string_view text, Effects& effects,
+                       v1::DepartureCause cause) const {
+  Event event{.kind = kind, .job = name_};
+  event.generation = ToInt(rendezvous_.generation());
+  event.cause = cause;
+  event.text = OneLine(text);
+  effects.events.push_back(std::move(event));
+}
+
+GenerationIdentity JobMessages::IdentityOf(const std::vector<SessionId>& members,
+                                           const JobWorkers& workers) const {
+  GenerationIdentity identity{name_, epoch_, rendezvous_.generation(), true, true, options_.slots};
+  for (SessionId session : members) {
+    const v1::Join& join = workers.at(session).join;
+    identity.schedules = identity.schedules && join.executes_schedules();
+    identity.device_schedules = identity.device_schedules && join.schedules_devices();
+    if (!join.knows_slots()) identity.slots = 0;
+  }
+  return identity;
+}
+
+void JobMessages::Membership(SessionId to, const Place& place, const Topology& topology,
+                             const Inheritance& inherited, int64_t slots, Effects& effects) const {
+  const Generation generation = rendezvous_.generation();
+  std::shared_ptr<v1::CoordinatorMessage> message = New(generation);
+  v1::Membership* membership = message->mutable_membership();
+  membership->mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
+  membership->set_process_sets_follow(inherited.has_sets());
+  membership->set_rank(ToInt(place.rank));
+  membership->set_size(place.size);
+  membership->set_local_rank(place.local_rank);
+  membership->set_local_size(place.local_size);
+  membership->set_cross_rank(place.cross_rank);
+  membership->set_cross_size(place.cross_size);
+  for (const NodeRun& run : topology.runs) {
+    v1::NodeRun* node_run = membership->add_nodes();
+    node_run->set_nodes(run.nodes);
+    node_run->set_ranks_per_node(run.ranks_per_node);
+  }
+  membership->set_session(ToInt(to));
+  ToProto(HeartbeatInterval(options_, place.size), membership->mutable_heartbeat_interval());
+  ToProto(options_.lease, membership->mutable_lease());
+  membership->set_store_prefix(KvState::GenerationPrefix(generation));
+  membership->set_job_min_workers(rendezvous_.options().min_workers);
+  membership->set_job_max_workers(rendezvous_.options().max_workers);
+  membership->set_slots(slots);
+  if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
+  effects.outgoing.push_back(Deliver{{to}, std::move(message)});
+}
+
+void JobMessages::Sets(const std::vector<SessionId>& to, const Inheritance& inherited,
+                       Effects& effects) const {
+  if (!inherited.has_sets()) return;
+  for (v1::ProcessSets& part : InParts(inherited.process_sets, kProcessSetsBytes)) {
+    std::shared_ptr<v1::CoordinatorMessage> message = New(rendezvous_.generation());
+    *message->mutable_process_sets() = std::move(part);
+    effects.outgoing.push_back(Deliver{to, std::move(message)});
+  }
+}
+
+void JobMessages::Missed(SessionId to,
+                         const std::vector<std::shared_ptr<const v1::CoordinatorMessage>>& missed,
+                         Effects& effects) const {
+  for (const auto& one : missed) {
+    auto message = std::make_shared<v1::CoordinatorMessage>(*one);
+    message->set_epoch(ToInt(epoch_));
+    message->set_generation(ToInt(rendezvous_.generation()));
+    effects.outgoing.push_back(Deliver{{to}, std::move(message)});
+  }
+}
+
+void JobMessages::Resumed(SessionId to, const ResumedGeneration& resumed,
+                          const GenerationState& state, Effects& effects) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = New(rendezvous_.generation());
+  v1::Resumed& told = *message->mutable_resumed();
+  told.set_session(ToInt(to));
+  const auto members = static_cast<int32_t>(resumed.missed.size());
+  ToProto(HeartbeatInterval(options_, members), told.mutable_heartbeat_interval());
+  ToProto(options_.lease, told.mutable_lease());
+  told.set_slots(state.identity().slots);
+  told.set_wants_schedule_finished(state.wants_schedule_finished());
+  for (const ResumedGeneration::Removal& removal : resumed.removals)
+    told.add_open_ends(removal.position);
+  effects.outgoing.push_back(Deliver{{to}, std::move(message)});
+}
+
+std::shared_ptr<v1::CoordinatorMessage> JobMessages::LeaseAck(Generation generation,
+                                                              const v1::Heartbeat& heartbeat,
+                                                              absl::Time now) const {
+  std::shared_ptr<v1::CoordinatorMessage> ack = New(generation);
+  ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
+  ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
+  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(now));
+  return ack;
+}
+
+void JobMessages::Waiting(std::vector<SessionId> to, const std::string& reason,
+                          Effects& effects) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = New(Generation{0});
+  v1::Waiting* told = message->mutable_waiting();
+  told->set_joined(rendezvous_.waiting());
+  told->set_min_workers(rendezvous_.options().min_workers);
+  told->set_max_workers(rendezvous_.options().max_workers);
+  told->set_reason(reason);
+  effects.outgoing.push_back(Deliver{std::move(to), std::move(message)});
+}
+
+void JobMessages::Newcomers(std::vector<SessionId> to, Effects& effects) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = New(rendezvous_.generation());
+  message->mutable_newcomers()->set_waiting(rendezvous_.waiting());
+  effects.outgoing.push_back(Deliver{std::move(to), std::move(message)});
+}
+
+void JobMessages::AskToLeave(SessionId to, Generation generation, const Drain& drain,
+                             const Turn& turn) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = New(generation);
+  v1::DrainNotice* notice = message->mutable_drain_notice();
+  ToProto(drain.until - turn.now, notice->mutable_grace());
+  notice->set_asked_by(drain.asked_by);
+  turn.effects.outgoing.push_back(Deliver{{to}, std::move(message)});
+}
+
+void JobMessages::MayStay(SessionId to, Generation generation, Effects& effects) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = New(generation);
+  message->mutable_drain_notice()->set_lifted(true);
+  effects.outgoing.push_back(Deliver{{to}, std::move(message)});
+}
+
+void JobMessages::Shutdown(const JobWorkers& workers, const StopRequested& stop, bool returns,
+                           Effects& effects) const {
+  std::map<Generation, std::vector<SessionId>> sessions;
+  for (const auto& [session, worker] : workers) sessions[worker.generation].push_back(session);
+  for (const auto& [generation, to] : sessions) {
+    std::shared_ptr<v1::CoordinatorMessage> message = New(generation);
+    message->mutable_shutdown()->set_reason(stop.reason);
+    if (returns) ToProto(stop.resume_within, message->mutable_shutdown()->mutable_resume_within());
+    effects.outgoing.push_back(Deliver{to, std::move(message)});
+  }
+}
+
+}  // namespace coordd

@@ -1,0 +1,85 @@
+// What a job says to its workers, and to the log.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/protocol/topology.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/session.pb.h"
+#include "server/generation/generation_state.h"
+#include "server/generation/resume_merge.h"
+#include "server/job/drains.h"
+#include "server/job/inheritance.h"
+#include "server/job/job_workers.h"
+#include "server/job/rendezvous_state.h"
+#include "server/model/durability.h"
+#include "server/model/effects.h"
+#include "server/model/server_options.h"
+#include "server/model/turn.h"
+
+namespace coordd {
+
+// PURE. Not thread-safe. Each message has the epoch of this coordd and the generation that it is
+// about, each event the job's name and its generation.
+class JobMessages {
+ public:
+  // All but the name outlive it. `rendezvous`: of the job, whichever it has.
+  JobMessages(std::string name, const ServerOptions& options, const Durability& durability,
+              Epoch epoch, const RendezvousState& rendezvous)
+      : name_(std::move(name)),
+        options_(options),
+        durability_(durability),
+        epoch_(epoch),
+        rendezvous_(rendezvous) {}
+  JobMessages(const JobMessages&) = delete;
+  JobMessages& operator=(const JobMessages&) = delete;
+
+  const std::string& name() const { return name_; }
+  Epoch epoch() const { return epoch_; }
+
+  std::shared_ptr<v1::CoordinatorMessage> New(Generation generation) const;
+  void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
+            v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
+
+  // The generation of these members: it does what all of them can.
+  GenerationIdentity IdentityOf(const std::vector<SessionId>& members,
+                                const JobWorkers& workers) const;
+  // A member's place in the job's generation. Sets follows, to all who are told.
+  void Membership(SessionId to, const Place& place, const Topology& topology,
+                  const Inheritance& inherited, int64_t slots, Effects& effects) const;
+  void Sets(const std::vector<SessionId>& to, const Inheritance& inherited, Effects& effects) const;
+  // Behind what was said before to others: a generation that goes on. `state`: restored.
+  void Missed(SessionId to,
+              const std::vector<std::shared_ptr<const v1::CoordinatorMessage>>& missed,
+              Effects& effects) const;
+  void Resumed(SessionId to, const ResumedGeneration& resumed, const GenerationState& state,
+               Effects& effects) const;
+
+  // To be completed by who knows the lags.
+  std::shared_ptr<v1::CoordinatorMessage> LeaseAck(Generation generation,
+                                                   const v1::Heartbeat& heartbeat,
+                                                   absl::Time now) const;
+  // `reason`: why there is no generation yet.
+  void Waiting(std::vector<SessionId> to, const std::string& reason, Effects& effects) const;
+  void Newcomers(std::vector<SessionId> to, Effects& effects) const;
+  void AskToLeave(SessionId to, Generation generation, const Drain& drain, const Turn& turn) const;
+  void MayStay(SessionId to, Generation generation, Effects& effects) const;
+  // To all. `returns`: and they may come back.
+  void Shutdown(const JobWorkers& workers, const StopRequested& stop, bool returns,
+                Effects& effects) const;
+
+ private:
+  const std::string name_;
+  const ServerOptions& options_;
+  const Durability& durability_;
+  const Epoch epoch_;
+  const RendezvousState& rendezvous_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,317 @@
+#include "server/job/job_return.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/duration_text.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/protocol_bounds.h"
+#include "server/job/departure.h"
+#include "server/model/process_exit.h"
+#include "server/model/validate_message.h"
+
+namespace coordd {
+
+void JobReturn::Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now) {
+  state_.emplace(record, now + options_.lease + options_.resume_grace,
+                 ResumeBeginning{now, std::string(after)});
+}
+
+void JobReturn::Forgive(absl::Duration gap, absl::Time now) {
+  excused_until_ = now + options_.lease;
+  // Whoever had come back may have lost patience again.
+  if (under_way()) state_->Forgive(gap, now + options_.resume_grace);
+}
+
+void JobReturn::AskAgain(absl::Time now) {
+  state_->Forgive(absl::ZeroDuration(), now + options_.lease + options_.resume_grace);
+}
+
+bool JobReturn::IsOfMember(const v1::Join& join, const v1::JobRecord& record) const {
+  const ResumeState members(record, absl::InfiniteFuture());
+  if (join.has_resume()) return members.Check(join, durability_.cluster_id, messages_.epoch()).ok();
+  const auto rank = members.Find(join.worker_id());
+  return rank.has_value() && members.member(*rank).pid() == join.pid();
+}
+
+std::string JobReturn::Who(Rank rank) const {
+  const v1::MemberRecord& member = state_->member(rank);
+  return absl::StrCat("rank ", ToInt(rank), " (host ", member.hostname(), ", pid ", member.pid(),
+                      ")");
+}
+
+v1::Departure JobReturn::DepartureOf(Rank rank, v1::DepartureCause cause,
+                                     absl::string_view what) const {
+  const v1::MemberRecord& member = state_->member(rank);
+  v1::Departure departure;
+  departure.set_rank(ToInt(rank));
+  departure.set_worker_id(member.worker_id());
+  departure.set_hostname(member.hostname());
+  departure.set_pid(member.pid());
+  departure.set_cause(cause);
+  departure.set_detail(Truncated(OneLine(what), kMaxReasonBytes));
+  return departure;
+}
+
+std::optional<ReturnFailure> JobReturn::Replaced(const v1::Join& join) const {
+  if (join.has_resume()) return std::nullopt;
+  const Rank rank = *state_->Find(join.worker_id());
+  if (state_->member(rank).pid() == join.pid()) return std::nullopt;
+  const std::string what = absl::StrCat("was replaced: a newer process, pid ", join.pid(),
+                                        ", joined with its worker id");
+  return ReturnFailure{Damage::kLost,
+                       absl::StrCat("rank ", ToInt(rank), " ", what),
+                       {DepartureOf(rank, v1::DEPARTURE_CAUSE_EVICTED, what)}};
+}
+
+absl::Status JobReturn::Join(SessionId session, const v1::Join& join, const Turn& turn) {
+  if (!join.has_resume()) {
+    const Rank rank = *state_->Find(join.worker_id());
+    COORDD_RETURN_IF_ERROR(state_->CheckMayReturn(rank));
+    // It has not heard of the generation: it is told again.
+    Add(session, join, rank, turn);
+    state_->Came(rank, session, std::nullopt);
+    return absl::OkStatus();
+  }
+  COORDD_ASSIGN_OR_RETURN(const Rank rank,
+                          state_->Check(join, durability_.cluster_id, messages_.epoch()));
+  COORDD_RETURN_IF_ERROR(state_->CheckMayReturn(rank));
+  Add(session, join, rank, turn);
+  if (join.resume().generation() == ToInt(state_->generation())) {
+    state_->Came(rank, session, join.resume().position());
+  } else {
+    // It had reported what became of its generation, and has not heard of this one.
+    state_->Came(rank, session, std::nullopt);
+  }
+  return absl::OkStatus();
+}
+
+void JobReturn::Add(SessionId session, const v1::Join& join, Rank rank, const Turn& turn) {
+  // Of the same process, and its end has not been seen. Which of the two is the newer one nobody
+  // can tell: on a stream that was given up a Join may come late. Then the worker comes again.
+  if (const auto earlier = state_->session_of(rank)) {
+    Drop(*earlier);
+    turn.effects.outgoing.push_back(
+        CloseSession{*earlier, absl::UnavailableError("another stream of this worker has come")});
+  }
+  JobWorker worker;
+  worker.join = join;
+  worker.join.clear_token();
+  worker.join.clear_resume();
+  worker.generation = state_->generation();
+  worker.place.rank = rank;
+  worker.last_heard = turn.now;
+  workers_.Add(session, std::move(worker));
+}
+
+void JobReturn::Drop(SessionId session) {
+  state_->Gone(workers_.at(session).place.rank);
+  workers_.Remove(session);
+}
+
+bool JobReturn::IsUnaware(const JobWorker& worker, const v1::WorkerMessage& message) const {
+  return message.generation() != ToInt(state_->generation()) || state_->is_new(worker.place.rank);
+}
+
+absl::StatusOr<std::optional<ReturnFailure>> JobReturn::OnMessage(
+    SessionId session, const v1::WorkerMessage& message, const std::optional<std::string>& drained,
+    Effects& effects) {
+  switch (message.body_case()) {
+    case v1::WorkerMessage::kResumeReport:
+      COORDD_RETURN_IF_ERROR(
+          state_->Report(workers_.at(session).place.rank, message.resume_report()));
+      return std::nullopt;
+    case v1::WorkerMessage::kLeave:
+      COORDD_RETURN_IF_ERROR(ValidateLeave(message.leave()));
+      return OnLeave(session, message.leave(), drained, effects);
+    case v1::WorkerMessage::kHeartbeat:
+      return std::nullopt;  // its lease begins when all are back
+    default:
+      return absl::InvalidArgumentError(
+          "a message before Resumed that is no ResumeReport and no Leave");
+  }
+}
+
+// Who has left since it was asked to: the others are waited for, and for them it is a generation
+// that is over, and another one follows. Who has failed is one that will not come back.
+std::optional<ReturnFailure> JobReturn::OnLeave(SessionId session, const v1::Leave& leave,
+                                                const std::optional<std::string>& drained,
+                                                Effects& effects) {
+  const JobWorker& worker = workers_.at(session);
+  const Rank rank = worker.place.rank;
+  const bool failed = !leave.failure().empty();
+  const bool left = !failed && !drained.has_value();
+  const v1::DepartureCause cause = failed ? v1::DEPARTURE_CAUSE_PROGRAM_FAILED
+                                   : left ? v1::DEPARTURE_CAUSE_LEFT
+                                          : v1::DEPARTURE_CAUSE_DRAINED;
+  const std::string what = DepartureText(cause, failed ? leave.failure()
+                                                : left ? leave.reason()
+                                                       : *drained);
+  const std::string reason = absl::StrCat(coordd::Who(worker), " ", what);
+  v1::Departure departure = DepartureOf(rank, cause, what);
+  if (!left) departure.set_launch(worker.join.launch());
+  if (failed) departure.set_failure(leave.failure());
+  Drop(session);
+  if (failed) state_->NoteLost(departure, reason);
+  if (drained.has_value() && !failed) state_->Left(rank, departure, reason);
+  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  if (!left) return std::nullopt;
+  return ReturnFailure{Damage::kLeft, reason, {departure}};
+}
+
+void JobReturn::NoteDeparted(const std::set<std::string>& members, const JobHistory& history,
+                             const std::string& reason) {
+  for (int32_t rank = 0; rank < state_->size(); ++rank) {
+    const std::string& id = state_->member(Rank{rank}).worker_id();
+    if (members.contains(id)) continue;
+    v1::Departure gone =
+        DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost some time ago");
+    for (const v1::Departure& departure : history.departures())
+      if (departure.worker_id() == id && departure.rank() <= rank) gone = departure;
+    gone.set_rank(rank);
+    state_->NoteLost(gone, reason);
+  }
+}
+
+bool JobReturn::NoteExit(const v1::LaunchedExit& in) {
+  if (!under_way()) return false;
+  if (in.launch().empty() || EndedWell(in.exit()) || in.exit().unreachable()) return false;
+  for (int32_t rank = 0; rank < state_->size(); ++rank) {
+    if (state_->member(Rank{rank}).launch() != in.launch()) continue;
+    const std::string what = LossText(in.exit());
+    v1::Departure departure = DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, what);
+    departure.set_launch(in.launch());
+    *departure.mutable_exit() = in.exit();
+    state_->NoteLost(departure, absl::StrCat(Who(Rank{rank}), " ", what));
+    return true;
+  }
+  return false;
+}
+
+std::optional<ReturnFailure> JobReturn::Overdue(const Turn& turn) {
+  if (turn.now < NextDeadline()) return std::nullopt;
+  std::vector<v1::Departure> departures;
+  size_t known = 0;  // of them, those who have said goodbye
+  std::string who;
+  const std::string what = absl::StrCat("was lost: it did not come back within ",
+                                        DurationText(turn.now - state_->beginning().at), " after ",
+                                        state_->beginning().after);
+  for (Rank rank : state_->Missing()) {
+    if (const v1::Departure* left = state_->left(rank)) {
+      departures.push_back(*left);
+      ++known;
+      continue;
+    }
+    departures.push_back(DepartureOf(rank, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, what));
+    if (who.empty()) who = Who(rank);
+    // It has come, and has not said where it is: all are told that it is lost, and so it is.
+    if (const auto session = state_->session_of(rank)) {
+      Drop(*session);
+      turn.effects.outgoing.push_back(CloseSession{
+          *session, absl::FailedPreconditionError(absl::StrCat(Who(rank), " ", what))});
+    }
+  }
+  const size_t more = departures.size() - known - 1;
+  return ReturnFailure{
+      Damage::kLost,
+      absl::StrCat(who, more == 0 ? "" : absl::StrCat(" and ", more, " more"), " ", what),
+      std::move(departures)};
+}
+
+std::optional<ReturnFailure> JobReturn::Over() const {
+  const std::optional<std::string>& over = state_->over();
+  if (!over.has_value()) return std::nullopt;
+  absl::string_view reason = *over;
+  absl::ConsumePrefix(&reason,
+                      absl::StrCat("generation ", ToInt(state_->generation()), " ended: "));
+  std::vector<v1::Departure> lost = state_->Lost();
+  const Damage damage = lost.empty() ? Damage::kCollectiveFailed : Damage::kLost;
+  return ReturnFailure{damage, std::string(reason), std::move(lost)};
+}
+
+std::vector<SessionId> JobReturn::ByRank() const {
+  std::vector<SessionId> by_rank;
+  for (int32_t rank = 0; rank < state_->size(); ++rank)
+    by_rank.push_back(*state_->session_of(Rank{rank}));
+  return by_rank;
+}
+
+absl::StatusOr<WholeReturn> JobReturn::Whole(absl::Time now) {
+  absl::StatusOr<ResumedGeneration> resumed = state_->Merged();
+  absl::StatusOr<Topology> topology = TopologyOfRanks();
+  const std::vector<SessionId> by_rank = ByRank();
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    JobWorker& worker = workers_.at(by_rank[rank]);
+    if (topology.ok()) worker.place = topology->places[rank];
+    worker.last_heard = now;
+  }
+  COORDD_RETURN_IF_ERROR(resumed.status());
+  COORDD_RETURN_IF_ERROR(topology.status());
+  return WholeReturn{*std::move(resumed), *std::move(topology)};
+}
+
+absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
+  std::vector<TopologyMember> members;
+  for (int32_t rank = 0; rank < state_->size(); ++rank) {
+    TopologyMember member;
+    member.worker_id = state_->member(Rank{rank}).worker_id();
+    member.node_id = state_->member(Rank{rank}).node_id();
+    members.push_back(std::move(member));
+  }
+  Topology topology = OrderRanks(members);
+  for (size_t rank = 0; rank < topology.member_of_rank.size(); ++rank) {
+    if (topology.member_of_rank[rank] == rank) continue;
+    return absl::InternalError("the ranks of a node were not consecutive in what was stored");
+  }
+  return topology;
+}
+
+ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const GenerationState& state,
+                                Effects& effects) {
+  const std::vector<SessionId> by_rank = ByRank();
+  const ResumeState back = Take();
+  const Inheritance inherited{back.repairs(), back.process_sets()};
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const SessionId session = by_rank[rank];
+    const bool is_new = back.is_new(Rank{static_cast<int32_t>(rank)});
+    if (is_new) {
+      messages_.Membership(session, whole.topology.places[rank], whole.topology, inherited,
+                           state.identity().slots, effects);
+      messages_.Sets({session}, inherited, effects);
+    }
+    messages_.Missed(session, whole.resumed.missed[rank], effects);
+    if (!is_new) messages_.Resumed(session, whole.resumed, state, effects);
+  }
+  return back.beginning();
+}
+
+JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, Effects& effects) {
+  const absl::StatusOr<Topology> topology = TopologyOfRanks();
+  const bool tells_all = reforms && failure.damage != Damage::kLeft && topology.ok();
+  const ResumeState back = Take();
+  const Inheritance inherited{back.repairs(), back.process_sets()};
+  Present present;
+  for (int32_t rank = 0; rank < back.size(); ++rank) {
+    const auto session = back.session_of(Rank{rank});
+    present.by_rank.push_back(session.value_or(SessionId{0}));
+    if (!session.has_value()) continue;
+    const bool is_new = back.is_new(Rank{rank});
+    if (is_new && !tells_all) {
+      // It has heard of no generation that could end: it comes again, as a new one.
+      workers_.Remove(*session);
+      present.by_rank.back() = SessionId{0};
+      effects.outgoing.push_back(CloseSession{
+          *session, absl::UnavailableError(absl::StrCat("join again: ", failure.reason))});
+      continue;
+    }
+    present.sessions.push_back(*session);
+    if (!is_new) continue;
+    const Place& place = topology->places[static_cast<size_t>(rank)];
+    workers_.at(*session).place = place;
+    // It ends at once: nothing is planned in it.
+    messages_.Membership(*session, place, *topology, inherited, /*slots=*/0, effects);
+    messages_.Sets({*session}, inherited, effects);
+  }
+  return present;
+}
+
+}  // namespace coordd

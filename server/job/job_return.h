@@ -1,0 +1,144 @@
+// The members of a generation come back, after coordd was started again or has slept: one after the
+// other, and nothing happens before all have. docs/design/recovery.md, part B.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/protocol/topology.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/admin.pb.h"
+#include "coordd/v1/records.pb.h"
+#include "coordd/v1/session.pb.h"
+#include "server/generation/resume_merge.h"
+#include "server/job/current_generation.h"
+#include "server/job/job_history.h"
+#include "server/job/job_messages.h"
+#include "server/job/job_workers.h"
+#include "server/job/resume_state.h"
+#include "server/model/durability.h"
+#include "server/model/effects.h"
+#include "server/model/server_options.h"
+#include "server/model/turn.h"
+
+namespace coordd {
+
+// How the generation ends for those who are back, since not all are.
+struct ReturnFailure {
+  Damage damage = Damage::kLost;
+  std::string reason;
+  std::vector<v1::Departure> departures = {};
+};
+
+// All are back, and know together what was said.
+struct WholeReturn {
+  ResumedGeneration resumed;
+  Topology topology;  // of the ranks as they were
+};
+
+// PURE; `now` must not decrease. Not thread-safe: one owner, who ends it as soon as it is complete
+// or has failed.
+//
+// Whoever is back is one of the workers and of the generation, and the only one at its rank.
+class JobReturn {
+ public:
+  // All outlive it.
+  JobReturn(const ServerOptions& options, const Durability& durability, const JobMessages& messages,
+            JobWorkers& workers)
+      : options_(options), durability_(durability), messages_(messages), workers_(workers) {}
+  JobReturn(const JobReturn&) = delete;
+  JobReturn& operator=(const JobReturn&) = delete;
+
+  void Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now);
+  bool under_way() const { return state_.has_value(); }
+  const std::optional<ResumeState>& state() const { return state_; }
+  absl::Time NextDeadline() const {
+    return state_.has_value() ? state_->deadline() : absl::InfiniteFuture();
+  }
+  void Abandon() { state_.reset(); }
+
+  // coordd was not running for `gap`: for a lease from now on a stream's end excuses its member.
+  void Forgive(absl::Duration gap, absl::Time now);
+  // Those who had come back have to come again.
+  void AskAgain(absl::Time now);
+  bool Excuses(absl::Time now) const { return now < excused_until_; }
+  // Whether this Join is of a member of the generation that is recorded, whatever is known of its
+  // stream. Before it had heard of the generation, perhaps; but the same process with the same id
+  // is mostly a mistake, unless coordd has slept.
+  bool IsOfMember(const v1::Join& join, const v1::JobRecord& record) const;
+
+  bool Has(const JobWorker& worker) const {
+    return under_way() && worker.generation != Generation{0};
+  }
+  // A member, or somebody who says that it is one.
+  bool Concerns(const v1::Join& join) const {
+    return under_way() && (join.has_resume() || state_->Find(join.worker_id()).has_value());
+  }
+
+  // REQUIRES of the following: under_way.
+  // Another process has come under the id of a member.
+  std::optional<ReturnFailure> Replaced(const v1::Join& join) const;
+  // FAILED_PRECONDITION: not to this generation. REQUIRES: Concerns, and nobody was Replaced.
+  absl::Status Join(SessionId session, const v1::Join& join, const Turn& turn);
+  // It has not heard of the generation yet.
+  bool IsUnaware(const JobWorker& worker, const v1::WorkerMessage& message) const;
+  // What it says. INVALID_ARGUMENT: it breaks the protocol. `drained`: how it goes if it leaves
+  // since it was asked to, where the others go on without it.
+  absl::StatusOr<std::optional<ReturnFailure>> OnMessage(SessionId session,
+                                                         const v1::WorkerMessage& message,
+                                                         const std::optional<std::string>& drained,
+                                                         Effects& effects);
+  void Drop(SessionId session);  // its stream has ended; it may come again
+
+  // All but these have departed: the generation is over, whoever has heard that, for `reason`.
+  void NoteDeparted(const std::set<std::string>& members, const JobHistory& history,
+                    const std::string& reason);
+  // A launcher tells how a process ended; whether it is of a member, which so is lost. One that has
+  // ended well may have said goodbye, of which the others know; one whose end nobody saw may live.
+  bool NoteExit(const v1::LaunchedExit& in);
+
+  // Nobody is waited for any more.
+  bool complete() const { return under_way() && state_->complete(); }
+  // Not all have come in time.
+  std::optional<ReturnFailure> Overdue(const Turn& turn);
+  // A member has said that the generation is over. REQUIRES: complete.
+  std::optional<ReturnFailure> Over() const;
+  std::vector<SessionId> ByRank() const;  // REQUIRES: complete, and not Over
+  // INTERNAL: they cannot go on together. REQUIRES: complete, and not Over.
+  absl::StatusOr<WholeReturn> Whole(absl::Time now);
+  // It is over; each of the two tells those who are back. `state`: restored from `whole`.
+  ResumeBeginning GoOn(const WholeReturn& whole, const GenerationState& state, Effects& effects);
+  // Where another generation follows (`reforms`), who has not heard of this one yet hears of it,
+  // and of its end, since it may have been in the one before. Returns those who are in it until
+  // then.
+  struct Present {
+    std::vector<SessionId> by_rank;  // 0: it is not
+    std::vector<SessionId> sessions;
+  };
+  Present End(const ReturnFailure& failure, bool reforms, Effects& effects);
+
+ private:
+  std::optional<ReturnFailure> OnLeave(SessionId session, const v1::Leave& leave,
+                                       const std::optional<std::string>& drained, Effects& effects);
+  ResumeState Take() { return *std::exchange(state_, std::nullopt); }
+  absl::StatusOr<Topology> TopologyOfRanks() const;
+  std::string Who(Rank rank) const;
+  v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
+  void Add(SessionId session, const v1::Join& join, Rank rank, const Turn& turn);
+
+  const ServerOptions& options_;
+  const Durability& durability_;
+  const JobMessages& messages_;
+  JobWorkers& workers_;
+  std::optional<ResumeState> state_;
+  absl::Time excused_until_ = absl::InfinitePast();
+};
+
+}  // namespace coordd

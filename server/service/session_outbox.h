@@ -1,0 +1,45 @@
+// What is still to be written to a stream.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+namespace coordd {
+
+struct OutboxBounds {
+  // What a worker may leave unread. A plan is some kilobytes, so this is a worker that has stopped
+  // reading.
+  size_t messages = 4096;
+  size_t bytes = 64 << 20;
+  // Of what goes out as one message, unless one is larger; 0: each goes by itself.
+  size_t together_bytes = 0;
+};
+
+// Not thread-safe: one owner. Never holds more than its bounds, and hands out in the order in which
+// it was given.
+class SessionOutbox {
+ public:
+  explicit SessionOutbox(const OutboxBounds& bounds) : bounds_(bounds) {}
+
+  const OutboxBounds& bounds() const { return bounds_; }
+  bool empty() const { return messages_.empty(); }
+  // False, and nothing has happened: there is no room.
+  bool Add(grpc::ByteBuffer message);
+  // What goes out next: one message, or as many as go together. REQUIRES: not empty.
+  grpc::ByteBuffer Take();
+  void Discard();
+  // By how much the number of messages has changed since it was asked for last: for the metric,
+  // which need not hear of what is written at once.
+  int64_t TakeGrowth();
+
+ private:
+  const OutboxBounds bounds_;
+  std::deque<grpc::ByteBuffer> messages_;
+  size_t bytes_ = 0;
+  int64_t told_ = 0;  // messages of which TakeGrowth's caller knows
+};
+
+}  // namespace coordd

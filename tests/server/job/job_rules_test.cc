@@ -1,0 +1,421 @@
+// What decides for a job without being one: who may join, whether a message is timely, how a worker
+// has gone, what a generation leaves, what is told of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/protocol/proto_convert.h"
+#include "server/job/departure.h"
+#include "server/job/inheritance.h"
+#include "server/job/job_history.h"
+#include "server/job/job_messages.h"
+#include "server/job/job_view.h"
+#include "server/job/join_rules.h"
+#include "server/job/link_verdict.h"
+#include "server/job/message_age.h"
+#include "server/job/rank_stacks.h"
+#include "server/job/waiting_news.h"
+#include "tests/server/support/builders.h"
+#include "tests/server/support/job_parts.h"
+#include "tests/support/start_time.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// --- join_rules ---
+
+class JoinRules : public ::testing::Test {
+ protected:
+  absl::Status May(const v1::Join& join) {
+    return MayJoin(join, job_.View(), absl::OkStatus(), kStart + absl::Seconds(60));
+  }
+  JobParts job_;
+};
+
+TEST_F(JoinRules, ALaterWorkerAgreesWithTheFirst) {
+  job_.Begin(/*min_workers=*/2, /*max_workers=*/4);
+  v1::Join join = JoinOf("late");
+  EXPECT_THAT(May(join), IsOk());
+  join.mutable_limits()->set_max_workers(5);
+  EXPECT_THAT(May(join), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  HasSubstr("max_workers 5, the job has 4")));
+  join.clear_limits();
+  join.set_on_failure(v1::ON_FAILURE_CONTINUE);
+  EXPECT_THAT(May(join),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("says on_failure")));
+}
+
+TEST_F(JoinRules, TheTokenOfAnotherRunIsExplainedBeforeAnythingElse) {
+  job_.Begin(2, 4);
+  const absl::Status wrong = absl::UnauthenticatedError("wrong token for job train");
+  v1::Join join = JoinOf("late");
+  join.mutable_limits()->set_max_workers(5);
+  EXPECT_THAT(MayJoin(join, job_.View(), wrong, kStart),
+              StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("another run")));
+}
+
+TEST_F(JoinRules, WhoAsksAgainWaitsForOneThatMayBeDead) {
+  job_.Begin(1, 1);
+  job_.Wait(SessionId{1}, "a");
+  v1::Join join = JoinOf("b");
+  join.mutable_asking_for()->set_seconds(5);
+  job_.workers.at(SessionId{1}).heartbeat_before = kStart + absl::Seconds(58);
+  EXPECT_THAT(May(join), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+  job_.workers.at(SessionId{1}).heartbeat_before = kStart;
+  EXPECT_THAT(May(join), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
+}
+
+TEST_F(JoinRules, AChildOfAWorkerIsTold) {
+  job_.Begin(1, 1);
+  job_.Wait(SessionId{1}, "a");
+  job_.workers.at(SessionId{1}).join.set_launch("run.0.0");
+  v1::Join join = JoinOf("b");
+  join.set_launch("run.0.0");
+  EXPECT_THAT(May(join), StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("is it a child of that worker?")));
+}
+
+TEST_F(JoinRules, NobodyIsTakenAfterTheLastGeneration) {
+  job_.Begin(1, 4);
+  job_.reforming.GiveUp("--reset-limit 3 is reached");
+  EXPECT_THAT(May(JoinOf("late")), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                            HasSubstr("was its last one, --reset-limit 3")));
+}
+
+TEST(JobLimits, TheFirstWorkersWishesGoBeforeTheServers) {
+  ServerOptions options;
+  options.min_workers = 2;
+  options.max_workers_per_job = 8;
+  v1::Join join = JoinOf("first");
+  EXPECT_EQ(LimitsOf(join, "train", options)->min_workers, 2);
+  join.mutable_limits()->set_min_workers(3);
+  EXPECT_EQ(LimitsOf(join, "train", options)->min_workers, 3);
+  join.mutable_limits()->set_max_workers(2);
+  EXPECT_THAT(LimitsOf(join, "train", options).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("min_workers 3 is more than max_workers 2")));
+  join.mutable_limits()->set_max_workers(9);
+  EXPECT_THAT(LimitsOf(join, "train", options).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("at most 8 per job")));
+}
+
+// --- message_age ---
+
+class MessageAgeTest : public ::testing::Test {
+ protected:
+  static v1::WorkerMessage Of(int64_t epoch, int64_t generation) {
+    return MessageOf(Epoch{epoch}, Generation{generation});
+  }
+  static v1::WorkerMessage Ready(int64_t epoch, int64_t generation) {
+    v1::WorkerMessage message = Of(epoch, generation);
+    message.mutable_tensors_ready();
+    return message;
+  }
+  MessageAge member_{.epoch = Epoch{2}, .generation = Generation{5}};
+};
+
+TEST_F(MessageAgeTest, AMembersWordIsOfItsGeneration) {
+  EXPECT_EQ(IsTimely(Ready(2, 5), member_).value(), true);
+  EXPECT_EQ(IsTimely(Ready(2, 4), member_).value(), false);
+  EXPECT_EQ(IsTimely(Ready(1, 5), member_).value(), false);
+  EXPECT_THAT(IsTimely(Ready(2, 6), member_).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("do not exist yet")));
+  EXPECT_THAT(IsTimely(Ready(3, 5), member_).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("do not exist yet")));
+}
+
+TEST_F(MessageAgeTest, BeforeItsMembershipAWorkerSaysWhatNeedsNone) {
+  const MessageAge waits{.epoch = Epoch{2}};
+  v1::WorkerMessage heartbeat = Of(0, 0);
+  heartbeat.mutable_heartbeat();
+  EXPECT_EQ(IsTimely(heartbeat, waits).value(), true);
+  EXPECT_THAT(IsTimely(Ready(2, 0), waits).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("before any Membership")));
+}
+
+TEST_F(MessageAgeTest, ASurvivorThatWaitsLivesAndSaysGoodbye) {
+  const MessageAge survivor{.epoch = Epoch{2}, .previous = Generation{5}};
+  v1::WorkerMessage leave = Of(2, 5), heartbeat = Of(2, 5);
+  leave.mutable_leave();
+  heartbeat.mutable_heartbeat();
+  EXPECT_EQ(IsTimely(leave, survivor).value(), true);
+  EXPECT_EQ(IsTimely(heartbeat, survivor).value(), true);
+  EXPECT_EQ(IsTimely(Ready(2, 5), survivor).value(), false);
+}
+
+TEST_F(MessageAgeTest, BehindTheEndOnlyWhatMayMakeItWorseCounts) {
+  MessageAge over = member_;
+  over.damage = Damage::kLeft;
+  v1::WorkerMessage failed = Of(2, 5), report = Of(2, 5);
+  failed.mutable_collective_failed();
+  report.mutable_recovery_report();
+  EXPECT_EQ(IsTimely(Ready(2, 5), over).value(), false);
+  EXPECT_EQ(IsTimely(failed, over).value(), true);
+  EXPECT_EQ(IsTimely(report, over).value(), false) << "none follows";
+  over.follows = true;
+  EXPECT_EQ(IsTimely(report, over).value(), true);
+  EXPECT_EQ(IsTimely(report, member_).value(), false) << "it is not over";
+}
+
+// --- departure ---
+
+TEST(Departure, OfALostMemberSaysWhatItsLauncherKnows) {
+  JobWorker worker;
+  worker.join = JoinOf("a");
+  worker.generation = Generation{3};
+  worker.place.rank = Rank{2};
+  EXPECT_THAT(
+      DepartureOf(worker, v1::DEPARTURE_CAUSE_CONNECTION_LOST, "reset", /*lost=*/true).detail(),
+      "was lost: its connection closed without a goodbye (reset)");
+  worker.exit.emplace().set_signal(9);
+  const v1::Departure told =
+      DepartureOf(worker, v1::DEPARTURE_CAUSE_CONNECTION_LOST, "reset", /*lost=*/true);
+  EXPECT_THAT(told.detail(), HasSubstr("SIGKILL"));
+  EXPECT_EQ(told.rank(), 2);
+  worker.generation = Generation{0};
+  EXPECT_EQ(DepartureOf(worker, v1::DEPARTURE_CAUSE_LEFT, "", false).rank(), -1);
+}
+
+TEST(Departure, WhoWasAskedToLeaveDamagesAnIntactGenerationLessThanOthers) {
+  const Reforming goes_on({.on_failure = OnFailure::kContinue});
+  EXPECT_EQ(DamageOf(v1::DEPARTURE_CAUSE_DRAINED, goes_on, Damage::kNone), Damage::kAsked);
+  EXPECT_EQ(DamageOf(v1::DEPARTURE_CAUSE_DRAINED, goes_on, Damage::kLost), Damage::kLeft);
+  EXPECT_EQ(DamageOf(v1::DEPARTURE_CAUSE_DRAINED, Reforming(), Damage::kNone), Damage::kLeft);
+  EXPECT_EQ(DamageOf(v1::DEPARTURE_CAUSE_LEASE_EXPIRED, goes_on, Damage::kNone), Damage::kLost);
+}
+
+TEST(Departure, OfThoseWhoDoNotComeBackIsToldOnce) {
+  JobParts job;
+  v1::Departure gone;
+  gone.set_worker_id("a");
+  gone.set_detail("was lost some time ago");
+  Effects effects;
+  EXPECT_THAT(NoteDepartures({gone}, job.drains, job.history, job.messages, effects), SizeIs(1));
+  EXPECT_THAT(NoteDepartures({gone}, job.drains, job.history, job.messages, effects), SizeIs(1));
+  EXPECT_THAT(job.history.departures(), SizeIs(1));
+  EXPECT_THAT(effects.events, SizeIs(1));
+}
+
+// --- job_history ---
+
+v1::LaunchedExit KilledOf(const std::string& launch) {
+  v1::LaunchedExit exit;
+  exit.set_launch(launch);
+  exit.mutable_exit()->set_signal(9);
+  return exit;
+}
+
+TEST(JobHistory, AnExitIsNewsOfADepartureOnce) {
+  JobHistory history;
+  v1::Departure departure;
+  departure.set_launch("run.0.1");
+  departure.set_rank(1);
+  departure.set_detail("was lost");
+  history.Add(departure);
+  const JobHistory::ProcessNews news = history.NoteExit(KilledOf("run.0.1"));
+  EXPECT_TRUE(news.departed);
+  EXPECT_THAT(news.sentence.value(), AllOf(HasSubstr("rank 1"), HasSubstr("SIGKILL")));
+  EXPECT_THAT(history.departures().front().detail(), HasSubstr("was lost; it was killed"));
+  EXPECT_FALSE(history.NoteExit(KilledOf("run.0.1")).sentence.has_value());
+  const JobHistory::ProcessNews stranger = history.NoteExit(KilledOf("run.0.7"));
+  EXPECT_FALSE(stranger.departed);
+  EXPECT_THAT(stranger.sentence.value(), HasSubstr("had not joined"));
+}
+
+TEST(JobHistory, IsOfOneRun) {
+  JobHistory history;
+  v1::Departure departure;
+  departure.set_launch("run.0.1");
+  history.Add(departure);
+  history.ForgetEarlierRun("");
+  history.ForgetEarlierRun("run-1.0.1");
+  EXPECT_THAT(history.departures(), SizeIs(1));
+  history.ForgetEarlierRun("other.0.0");
+  EXPECT_THAT(history.departures(), IsEmpty());
+}
+
+// --- inheritance ---
+
+class SurvivorsTest : public ::testing::Test {
+ protected:
+  SurvivorsTest() {
+    job_.Begin(1, 4, OnFailure::kContinue);
+    job_.reforming.Broken("a rank was lost", /*lost=*/true, /*left=*/false, kStart);
+  }
+  void Survive(SessionId session, const std::string& id, int32_t rank, int64_t held,
+               int64_t completed) {
+    JobWorker& worker = job_.Wait(session, id);
+    worker.previous_rank = rank;
+    v1::LaneReport& lane = *worker.report.add_lanes();
+    lane.set_held(held);
+    lane.set_completed(completed);
+  }
+  JobParts job_;
+  Survivors survivors_{job_.workers, job_.reforming};
+};
+
+TEST_F(SurvivorsTest, WhatIsStoredIsWhatIsAnnounced) {
+  Survive(SessionId{1}, "a", 0, 5, 4);
+  Survive(SessionId{2}, "b", 2, 5, 5);
+  const std::vector<SessionId> both = {SessionId{1}, SessionId{2}};
+  ASSERT_THAT(survivors_.Check(both), IsOk());
+  const Topology topology = survivors_.TopologyOf(both);
+  const Inheritance inherited = survivors_.Of(both, topology);
+  ASSERT_THAT(inherited.repairs, SizeIs(1));
+  EXPECT_EQ(inherited.repairs[0].completed(), 5);
+  EXPECT_EQ(survivors_.Of(both, topology).repairs[0].completed(), 5);
+  EXPECT_FALSE(inherited.has_sets());
+  EXPECT_TRUE(survivors_.Any(both));
+}
+
+TEST_F(SurvivorsTest, ProgramsThatWereToldDifferentThingsDoNotGoOn) {
+  Survive(SessionId{1}, "a", 0, /*held=*/3, /*completed=*/3);
+  Survive(SessionId{2}, "b", 2, 5, 5);
+  EXPECT_THAT(survivors_.Check({SessionId{1}, SessionId{2}}),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("0")));
+  EXPECT_THAT(survivors_.Check({SessionId{2}}), IsOk());
+}
+
+TEST_F(SurvivorsTest, SetsAreThoseThatCoorddKnowsOrElseTheNewestThatIsSaid) {
+  Survive(SessionId{1}, "a", 0, 0, 0);
+  Survive(SessionId{2}, "b", 1, 0, 0);
+  *job_.workers.at(SessionId{1}).report.mutable_process_sets() =
+      ProcessSetsOf({{1, {0, 1}}, {2, {0, 1}}}, /*last=*/2, /*position=*/5);
+  *job_.workers.at(SessionId{2}).report.mutable_process_sets() =
+      ProcessSetsOf({{2, {0, 1}}}, /*last=*/2, /*position=*/4);
+  const std::vector<SessionId> both = {SessionId{1}, SessionId{2}};
+  const Topology topology = survivors_.TopologyOf(both);
+  const v1::ProcessSets said = survivors_.Of(both, topology).process_sets;
+  ASSERT_EQ(said.sets_size(), 1) << "of the end of set 1 rank 1 has heard";
+  EXPECT_EQ(said.sets(0).process_set(), 2);
+  survivors_.KeepSets(ProcessSetsOf({{3, {0, 1}}}, /*last=*/3));
+  EXPECT_EQ(survivors_.Of(both, topology).process_sets.sets(0).process_set(), 3);
+  survivors_.ForgetSets();
+  EXPECT_EQ(survivors_.Of(both, topology).process_sets.sets(0).process_set(), 2);
+}
+
+TEST(LostState, SaysWhatIsLost) {
+  EXPECT_THAT(LostStateText(Generation{4}, 1), HasSubstr("the steps of 1 batch that"));
+  EXPECT_THAT(LostStateText(Generation{4}, 0), HasSubstr("what they had done is lost"));
+}
+
+// --- link_verdict ---
+
+TEST(LinkVerdict, PartsWithAnEndOfEachLinkAndRemembersBoth) {
+  JobParts job;
+  job.Begin(1, 4);
+  for (int32_t rank = 0; rank < 3; ++rank)
+    job.Wait(SessionId{rank + 1}, absl::StrCat("w", rank)).blamed_at = absl::InfinitePast();
+  const ServerOptions options;
+  const GenerationState state({"train", Epoch{1}, Generation{3}}, options,
+                              {SessionId{1}, SessionId{2}, SessionId{3}});
+  Blame blame;
+  blame.Report(Rank{0}, Rank{1});
+  const auto evicted = PartWith(blame, state, job.workers, kStart);
+  ASSERT_THAT(evicted, SizeIs(1));
+  EXPECT_EQ(evicted[0].session, SessionId{2});
+  EXPECT_THAT(evicted[0].detail, HasSubstr("was evicted: nothing comes over the network from"));
+  EXPECT_EQ(job.workers.at(SessionId{1}).blamed_at, kStart);
+  EXPECT_EQ(job.workers.at(SessionId{3}).blamed_at, absl::InfinitePast());
+}
+
+// --- rank_stacks ---
+
+TEST(RankStacks, WhatNobodyHasAskedForIsNotTaken) {
+  const ServerOptions options;
+  GenerationState state({"train", Epoch{1}, Generation{3}}, options, {SessionId{1}});
+  JobWorker member;
+  EXPECT_FALSE(WantsStack(member, state, kStart)) << "nobody waits for it";
+  EXPECT_THAT(NoteStack(member, "Thread 1\n  train.py:7 step\n", state), IsEmpty());
+  member.stack_asked = true;
+  EXPECT_EQ(NoteStack(member, "Thread 1\n  train.py:7 step\n  train.py:1 main\n", state),
+            "train.py:7 step, called at train.py:1 main");
+}
+
+// --- job_view ---
+
+TEST(JobStage, IsTheProductOfItsParts) {
+  JobParts job;
+  EXPECT_EQ(StageOf(job.View()), JobStage::kEnded) << "nobody has begun it";
+  job.Begin(1, 4, OnFailure::kContinue);
+  EXPECT_EQ(StageOf(job.View()), JobStage::kGathering);
+  job.Form({SessionId{1}, SessionId{2}});
+  EXPECT_EQ(StageOf(job.View()), JobStage::kNegotiating);
+  EXPECT_THAT(CheckConsistency(job.View()), IsOk());
+  job.generation->Worsen(Damage::kLost);
+  EXPECT_EQ(StageOf(job.View()), JobStage::kWindingUp);
+  EXPECT_THAT(CheckConsistency(job.View()), StatusIs(absl::StatusCode::kInternal, HasSubstr("")))
+      << "the rendezvous has not heard of it";
+  job.reforming.Broken("a rank was lost", true, false, kStart);
+  EXPECT_EQ(StageOf(job.View()), JobStage::kReporting);
+  job.generation.reset();
+  EXPECT_EQ(StageOf(job.View()), JobStage::kFollowing);
+  job.resume.emplace(v1::JobRecord(), kStart);
+  EXPECT_EQ(StageOf(job.View()), JobStage::kReturning);
+}
+
+TEST(JobView, CountsWhatWasExecutedInAllGenerations) {
+  JobParts job;
+  job.Begin(1, 4);
+  job.history.executed().Tell({.batches = 3, .bytes = 30});
+  job.history.executed().EndGeneration({});
+  job.history.executed().Tell({.batches = 4, .bytes = 40});
+  EXPECT_EQ(ExecutedBy(job.View()).batches, 3);
+  job.Form({SessionId{1}});
+  EXPECT_EQ(ExecutedBy(job.View()).batches, 7);
+  v1::JobState state;
+  Describe(job.View(), kStart, &state);
+  EXPECT_EQ(state.batches_total(), 7);
+  EXPECT_EQ(state.size(), 1);
+}
+
+// --- job_messages, waiting_news ---
+
+TEST(JobMessages, CarryTheEpochAndTheGenerationThatTheyAreAbout) {
+  JobParts job;
+  job.Begin(1, 4);
+  job.Form({SessionId{1}});
+  Effects effects;
+  job.messages.Newcomers({SessionId{1}}, effects);
+  job.messages.Emit(Event::Kind::kJobEnded, "one\ntwo", effects);
+  const v1::CoordinatorMessage& told = *std::get<Deliver>(effects.outgoing.at(0)).message;
+  EXPECT_EQ(told.epoch(), 1);
+  EXPECT_EQ(told.generation(), ToInt(job.rendezvous.generation()));
+  EXPECT_EQ(effects.events.at(0).job, "train");
+  EXPECT_THAT(effects.events.at(0).text, ::testing::Not(HasSubstr("\n")));
+}
+
+TEST(WaitingNewsOfAJob, MembersHearOnlyWhatTheyCanActOn) {
+  JobParts job;
+  job.Begin(1, 4);
+  job.Form({SessionId{1}});
+  job.Wait(SessionId{2}, "late");
+  Effects effects;
+  WaitingNews news;
+  news.Changed();
+  news.Tell({.members_may_act = false, .reason = "full"}, job.workers, job.messages,
+            {kStart, effects});
+  ASSERT_THAT(effects.outgoing, SizeIs(1));
+  EXPECT_THAT(std::get<Deliver>(effects.outgoing[0]).to, ElementsAre(SessionId{2}));
+  news.Changed();
+  news.Tell({.members_may_act = true, .reason = "full"}, job.workers, job.messages,
+            {kStart + absl::Seconds(1), effects});
+  ASSERT_THAT(effects.outgoing, SizeIs(3));
+  EXPECT_THAT(std::get<Deliver>(effects.outgoing[2]).to, ElementsAre(SessionId{1}));
+  EXPECT_EQ(std::get<Deliver>(effects.outgoing[2]).message->newcomers().waiting(), 1);
+}
+
+}  // namespace
+}  // namespace coordd
