@@ -131,6 +131,10 @@ absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, 
     valid =
         absl::InternalError(absl::StrCat("the spec of ", spec->name, " stands for tensor ", name));
   }
+  if (valid.ok() && !process_sets_.HasRootOf(*spec, ProcessSetId{batch.process_set()})) {
+    valid = absl::InternalError(
+        absl::StrCat("the root of ", name, ", rank ", spec->root_rank, ", is not in the set"));
+  }
   if (!valid.ok()) {
     return absl::InternalError(absl::StrCat("coordd planned batch ", batch.sequence(),
                                             " with a spec that is none: ", valid.message()));
@@ -180,6 +184,8 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const W
                      turn);
   launched_.EndLane(LaneId{ToInt(ended)});
   slots_.Forget(ended);
+  if (const absl::Status status = schedules_.OnSetEnded(ended); !status.ok())
+    ProtocolError(status.message(), turn);
 }
 
 // Whether the join is not reported before a cut: behind that there may be what came before it.

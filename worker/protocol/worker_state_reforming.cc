@@ -133,6 +133,13 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   }
   absl::StatusOr<MemberPlace> place = ParseMembership(message, sets);
   if (!place.ok()) return EndForGood(place.status(), turn);
+  for (const v1::LaneRepair& repair : message.membership().repairs()) {
+    if (!continues() || launched_.HasResultsUpTo(LaneId{repair.lane()}, repair.completed()))
+      continue;
+    return ProtocolError(absl::StrCat("coordd counts batch ", repair.completed(), " of lane ",
+                                      repair.lane(), " as complete, whose result is not here"),
+                         turn);
+  }
   EndTrace(/*send=*/false, turn);
   place->state.on_failure = options_.on_failure;
   place->state.join = std::move(options_.join);
