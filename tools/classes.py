@@ -19,7 +19,6 @@ STILL_LARGE = {
     "NcclBackend": (27, 2),
     "DevicePlane": (42, 2),
     "NodeCollectiveRun": (22, 2),
-    "WorkerState": (34, 6),
     "WorkerImpl": (25, 4),
 }
 
