@@ -18,7 +18,6 @@ STILL_LARGE = {
     "Executor": (29, 2),
     "NcclBackend": (27, 2),
     "DevicePlane": (42, 2),
-    "NodeCollectiveRun": (22, 2),
     "WorkerImpl": (25, 4),
 }
 
