@@ -14,7 +14,6 @@ STILL_LARGE = {
     "ReadinessTable": (20, 4),
     "JobState": (20, 10),
     "Session": (28, 2),
-    "BatchJob": (25, 3),
     "Executor": (29, 2),
     "NcclBackend": (27, 2),
     "DevicePlane": (42, 2),
