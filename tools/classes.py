@@ -15,7 +15,6 @@ STILL_LARGE = {
     "JobState": (20, 10),
     "Session": (28, 2),
     "Executor": (29, 2),
-    "NcclBackend": (27, 2),
     "DevicePlane": (42, 2),
     "WorkerImpl": (25, 4),
 }
