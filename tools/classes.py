@@ -14,7 +14,6 @@ STILL_LARGE = {
     "ReadinessTable": (20, 4),
     "JobState": (20, 10),
     "Session": (28, 2),
-    "Executor": (29, 2),
     "DevicePlane": (42, 2),
     "WorkerImpl": (25, 4),
 }
