@@ -15,7 +15,6 @@ STILL_LARGE = {
     "JobState": (20, 10),
     "Session": (28, 2),
     "DevicePlane": (42, 2),
-    "WorkerImpl": (25, 4),
 }
 
 _BEGIN = re.compile(r"(?<!enum )\b(class|struct)\s+(?:\[\[\w+\]\]\s*)?(?:\w+::)*(\w+)(?:\s+final)?\s*(?::(?!:)[^;{()]*)?\{")
