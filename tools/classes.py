@@ -14,7 +14,6 @@ STILL_LARGE = {
     "ReadinessTable": (20, 4),
     "JobState": (20, 10),
     "Session": (28, 2),
-    "DevicePlane": (42, 2),
 }
 
 _BEGIN = re.compile(r"(?<!enum )\b(class|struct)\s+(?:\[\[\w+\]\]\s*)?(?:\w+::)*(\w+)(?:\s+final)?\s*(?::(?!:)[^;{()]*)?\{")
