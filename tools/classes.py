@@ -9,13 +9,6 @@ MAX_SOURCES = 2
 # Classes that were larger when the rule was made: their members and sources, which may only become fewer. Nothing is added here: a
 # class that grows beyond the rule is divided.
 STILL_LARGE = {
-    "BatchJob": (25, 3),
-    "Executor": (29, 2),
-    "NcclBackend": (27, 2),
-    "DevicePlane": (42, 2),
-    "NodeCollectiveRun": (22, 2),
-    "WorkerState": (34, 6),
-    "WorkerImpl": (25, 4),
 }
 
 _BEGIN = re.compile(r"(?<!enum )\b(class|struct)\s+(?:\[\[\w+\]\]\s*)?(?:\w+::)*(\w+)(?:\s+final)?\s*(?::(?!:)[^;{()]*)?\{")

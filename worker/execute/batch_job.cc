@@ -73,8 +73,8 @@ CollectiveArgs BatchJob::Args() const {
   args.group = context_.process_set;
   args.root = Rank{std::max(RootIndex(), 0)};
   // A tensor that is staged is on the host by now.
-  args.memory = on_device_ ? MemoryKind::kCuda : MemoryKind::kHost;
-  args.device = device_;
+  args.memory = on_device() ? MemoryKind::kCuda : MemoryKind::kHost;
+  args.device = device();
   return args;
 }
 
@@ -105,7 +105,7 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   std::byte*& place = places_[static_cast<size_t>(&tensor - tensors_.data())];
   tensor.result.output_bytes = bytes;
   if (tensor.output == nullptr) {
-    COORDD_ASSIGN_OR_RETURN(tensor.result.owned_output, Allocate(tensor.spec(), bytes));
+    COORDD_ASSIGN_OR_RETURN(tensor.result.owned_output, memory_.Allocate(tensor.spec(), bytes));
     place = tensor.result.owned_output.get();
     return absl::OkStatus();
   }
@@ -115,7 +115,7 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   tensor.status = absl::InvalidArgumentError(absl::StrCat(
       "tensor ", tensor.spec().name, ": the result has ", bytes, " bytes, expected at most the ",
       tensor.output_capacity_bytes, " of the given output"));
-  COORDD_ASSIGN_OR_RETURN(place, Discard(tensor.spec(), bytes));
+  COORDD_ASSIGN_OR_RETURN(place, memory_.Discard(tensor.spec(), bytes));
   return absl::OkStatus();
 }
 
@@ -216,7 +216,7 @@ absl::Status BatchJob::PrepareFlat() {
     sizes.push_back(HasPayload(kind_) ? SizeBytes(tensor.spec()) : 0);
     places_[t] = has_result ? tensor.output : nullptr;
     if (has_result && tensor.absent && !fused()) {
-      COORDD_ASSIGN_OR_RETURN(places_[t], Discard(tensor.spec(), sizes.back()));
+      COORDD_ASSIGN_OR_RETURN(places_[t], memory_.Discard(tensor.spec(), sizes.back()));
     }
     // The backend reads what its root broadcasts from the place of the result.
     if (kind_ == CollectiveKind::kSend) places_[t] = const_cast<std::byte*>(tensor.input);
@@ -242,7 +242,7 @@ bool BatchJob::MustKeepInput(size_t t) const {
 }
 
 bool BatchJob::CanUseParts() const {
-  if (!fused() || on_device_ || kind_ != CollectiveKind::kAllreduce) return false;
+  if (!fused() || on_device() || kind_ != CollectiveKind::kAllreduce) return false;
   return std::all_of(tensors_.begin(), tensors_.end(), [](const TensorJob& tensor) {
     return !tensor.absent && tensor.spec().prescale_factor == 1.0;
   });
@@ -272,9 +272,10 @@ void BatchJob::PackFlat() {
     const TensorSpec& spec = tensor.spec();
     const int64_t bytes = flat_.slots[t].size_bytes;
     if (tensor.absent) {
-      FillIdentity(spec, FlatSlot(t), bytes);
+      memory_.FillIdentity(spec, FlatSlot(t), bytes);
     } else {
-      CopyAndScale(spec, reduces ? spec.prescale_factor : 1.0, FlatSlot(t), tensor.input, bytes);
+      memory_.CopyAndScale(spec, reduces ? spec.prescale_factor : 1.0, FlatSlot(t), tensor.input,
+                           bytes);
     }
   }
 }
@@ -286,9 +287,10 @@ void BatchJob::PackReducescatter() {
     for (size_t r = 0; r < parts_[t].size(); ++r) {
       std::byte* to = scratch_.data() + (fused() ? blocks_.slots[r][t].offset_bytes : from);
       if (tensors_[t].absent) {
-        FillIdentity(spec, to, parts_[t][r]);
+        memory_.FillIdentity(spec, to, parts_[t][r]);
       } else {
-        CopyAndScale(spec, spec.prescale_factor, to, tensors_[t].input + from, parts_[t][r]);
+        memory_.CopyAndScale(spec, spec.prescale_factor, to, tensors_[t].input + from,
+                             parts_[t][r]);
       }
       from += parts_[t][r];
     }
@@ -339,7 +341,7 @@ void BatchJob::PayloadOfAllgather(CollectiveArgs& args) {
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const FusedSlot& slot = blocks_.slots[self][t];
-    Copy(scratch_.data() + slot.offset_bytes, tensors_[t].input, slot.size_bytes);
+    memory_.Copy(scratch_.data() + slot.offset_bytes, tensors_[t].input, slot.size_bytes);
   }
   args.output_block_bytes = blocks_.block_bytes;
   args.output = scratch_;
@@ -407,8 +409,8 @@ void BatchJob::UnpackJoin() {
   result.output_bytes = sizeof(last_joined_rank);
   result.output_shape.clear();
   result.owned_output = AllocateOnHost(result.output_bytes);
-  Copy(result.owned_output.get(), reinterpret_cast<const std::byte*>(&last_joined_rank),
-       result.output_bytes);
+  memory_.Copy(result.owned_output.get(), reinterpret_cast<const std::byte*>(&last_joined_rank),
+               result.output_bytes);
 }
 
 void BatchJob::UnpackAllgather() {
@@ -416,7 +418,7 @@ void BatchJob::UnpackAllgather() {
     if (tensors_[t].absent) continue;
     std::byte* to = places_[t];
     for (size_t r = 0; r < parts_[t].size(); ++r) {
-      Copy(to, scratch_.data() + blocks_.slots[r][t].offset_bytes, parts_[t][r]);
+      memory_.Copy(to, scratch_.data() + blocks_.slots[r][t].offset_bytes, parts_[t][r]);
       to += parts_[t][r];
     }
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "absl/types/span.h"
 #include "common/protocol/types.h"
 #include "worker/base/aligned_buffer.h"
+#include "worker/execute/batch_memory.h"
 #include "worker/execute/fusion_layout.h"
 #include "worker/execute/process_set_table.h"
 #include "worker/execute/tensor_job.h"
@@ -110,15 +110,13 @@ class BatchJob {
   void Unpack();
 
   // The buffers of all tensors are memory of this device, and stay there. Before Prepare.
-  using AllocateOnDevice =
-      std::function<absl::StatusOr<std::shared_ptr<std::byte[]>>(int64_t size_bytes)>;
-  // `discard`: a place for so many bytes that nobody will read, which batches may share since they
-  // run one behind the other.
-  using DiscardOnDevice = std::function<absl::StatusOr<std::byte*>(int64_t size_bytes)>;
-  void UseDevice(int32_t device, AllocateOnDevice allocate, DiscardOnDevice discard);
-  bool on_device() const { return on_device_; }
-  int32_t device() const { return device_; }
-  std::vector<TensorMove> TakeMoves() { return std::exchange(moves_, {}); }
+  void UseDevice(int32_t device, BatchMemory::AllocateOnDevice allocate,
+                 BatchMemory::DiscardOnDevice discard) {
+    memory_.UseDevice(device, std::move(allocate), std::move(discard));
+  }
+  bool on_device() const { return memory_.on_device(); }
+  int32_t device() const { return memory_.device(); }
+  std::vector<TensorMove> TakeMoves() { return memory_.TakeMoves(); }
   // After an interruption: what is to be submitted anew, as it was. Nothing else may follow.
   std::vector<TensorJob> TakeTensors();
 
@@ -150,28 +148,18 @@ class BatchJob {
   // Whether the tensor's value has to be made before the collective reads it.
   bool NeedsPacking(const TensorJob& tensor) const {
     if (in_parts_) return false;
-    const bool copies_to_keep = keeps_input_ && on_device_;
+    const bool copies_to_keep = keeps_input_ && on_device();
     return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0 || copies_to_keep;
   }
   // Where tensor `t` of a flat layout is while the collective runs.
   std::byte* FlatSlot(size_t t) const {
     return scratch_.empty() ? places_[t] : scratch_.data() + flat_.slots[t].offset_bytes;
   }
-  // A place for what is thrown away. RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::byte*> Discard(const TensorSpec& spec, int64_t bytes);
   // The factor of a result of floating point, which the backend may scale with in passing.
   double FactorOf(const TensorSpec& spec) const;
   void AskToScale(CollectiveArgs& args);
   // Scales what was reduced: the postscale factor, and the size for an average.
   void CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from, int64_t bytes);
-  // At once, or noted for a stream.
-  void Move(const TensorMove& move);
-  void Copy(std::byte* to, const std::byte* from, int64_t bytes);
-  void CopyAndScale(const TensorSpec& spec, double factor, std::byte* to, const std::byte* from,
-                    int64_t bytes);
-  void FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes);
-  // Where the tensors are. RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::shared_ptr<std::byte[]>> Allocate(const TensorSpec& spec, int64_t bytes);
   absl::Status PrepareFlat();
   // Whether the collective would overwrite the only copy of an input.
   bool MustKeepInput(size_t t) const;
@@ -201,18 +189,13 @@ class BatchJob {
 
   std::vector<TensorJob> tensors_;
   std::vector<int64_t> sent_sizes_, received_sizes_;
-  std::vector<std::shared_ptr<std::byte[]>> discarded_;  // results without a place of their own
-  absl::InlinedVector<std::byte*, 2> places_;            // by tensor: where its result goes
+  absl::InlinedVector<std::byte*, 2> places_;  // by tensor: where its result goes
   Parts parts_;
   FlatLayout flat_;
   BlockLayout blocks_;
   bool prepared_ = false, unpacked_ = false;
   bool scaled_ = false;  // by the backend
-  bool on_device_ = false;
-  int32_t device_ = -1;
-  AllocateOnDevice allocate_;
-  DiscardOnDevice discard_;
-  std::vector<TensorMove> moves_;
+  BatchMemory memory_;
   int64_t scratch_bytes_ = 0;
   bool keeps_input_ = false;  // of a single tensor, reduced in place
   bool in_parts_ = false;

@@ -32,20 +32,15 @@ Executor::Executor(ExecutorOptions options, std::unique_ptr<CollectiveBackend> b
       })),
       seat_(*seat_owner_),
       backend_(std::move(backend)),
-      inbox_(kInboxCapacity, clock) {}
+      inbox_(kInboxCapacity, clock),
+      buffers_(options.fusion_buffer_bytes + kPaddingBytes, kFusionBuffers) {}
 
 Executor::~Executor() { Stop(); }
 
 absl::Status Executor::Start(GroupLayout layout, Store& store, absl::Time deadline) {
-  StartConnecting(std::move(layout), store, deadline, [this](const absl::Status& connected) {
-    MutexLock lock(&mu_);
-    connect_status_ = connected;
-    connect_ended_ = true;
-    connected_changed_.NotifyAll();
-  });
-  MutexLock lock(&mu_);
-  while (!connect_ended_) connected_changed_.Wait(&mu_);  // Connect has the deadline
-  return connect_status_;
+  StartConnecting(std::move(layout), store, deadline,
+                  [this](const absl::Status& connected) { connect_result_.Set(connected); });
+  return connect_result_.Await();  // Connect has the deadline
 }
 
 void Executor::StartConnecting(GroupLayout layout, Store& store, absl::Time deadline,
@@ -127,13 +122,14 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
   connected(status);
   while (true) {
     DriveUntilIdle();
-    if (to_launch_ == 0 && inbox_.Finished()) break;
+    if (lanes_.to_launch() == 0 && inbox_.Finished()) break;
     seat_.Leave(/*more=*/false);
     seat_.Await();
   }
   // The rest of their groups has not come.
-  for (auto& [id, lane] : lanes_)
+  lanes_.ForEach([this](ExecutorLane& lane) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     FinishConfirmed(lane, absl::AbortedError("the data plane was stopped"));
+  });
   // Where it lived. Stop, which waits for this thread, was the last to call Abort.
   backend_.reset();
   seat_.KeepForEver();
@@ -171,7 +167,8 @@ void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
 
 // Its own end is something for the executor's thread to do, too.
 bool Executor::LeavesSomething() const {
-  return !idle() || to_launch_ > 0 || ended_lanes_ > 0 || stopping_.load(std::memory_order_acquire);
+  return !idle() || lanes_.to_launch() > 0 || lanes_.has_ended() ||
+         stopping_.load(std::memory_order_acquire);
 }
 
 bool Executor::Turn() {
@@ -181,7 +178,7 @@ bool Executor::Turn() {
     moved = backend_->Progress() || moved;
     moved = CollectFinished() || moved;
   }
-  if (ended_lanes_ > 0) EndIdleLanes();
+  if (lanes_.has_ended()) EndIdleLanes();
   return moved;
 }
 
@@ -193,16 +190,12 @@ void Executor::TakeInputs() {
   inputs_.clear();
 }
 
-void Executor::Take(std::unique_ptr<BatchJob>& batch) {
-  ++to_launch_;
-  lanes_[batch->data_lane()].waiting.push_back(std::move(batch));
-}
+void Executor::Take(std::unique_ptr<BatchJob>& batch) { lanes_.Push(std::move(batch)); }
 
 void Executor::Take(ScratchReturned& returned) {
-  if (returned.loan.fusion_buffer >= 0) free_buffers_.push_back(returned.loan.fusion_buffer);
+  if (returned.loan.fusion_buffer >= 0) buffers_.Return(returned.loan.fusion_buffer);
   // The lane may have ended in the meantime.
-  const auto lane = lanes_.find(returned.lane);
-  if (lane != lanes_.end()) --lane->second.scratch_held;
+  if (ExecutorLane* const lane = lanes_.Find(returned.lane)) --lane->scratch_held;
 }
 
 void Executor::Take(GroupDefined& defined) {
@@ -214,55 +207,29 @@ void Executor::Take(GroupDefined& defined) {
 }
 
 void Executor::Take(GroupEnded& ended) {
-  lanes_[LaneId{ToInt(ended.process_set)}].ended = true;
-  ++ended_lanes_;
-  const auto of_devices = lanes_.find(DeviceLane(ended.process_set));
-  if (of_devices == lanes_.end()) return;
-  of_devices->second.ended = true;
-  ++ended_lanes_;
+  lanes_.End(LaneId{ToInt(ended.process_set)});
+  const LaneId of_devices = DeviceLane(ended.process_set);
+  if (lanes_.Find(of_devices) != nullptr) lanes_.End(of_devices);
 }
 
-void Executor::Take(LaneEnded& ended) {
-  lanes_[ended.lane].ended = true;
-  ++ended_lanes_;
-}
+void Executor::Take(LaneEnded& ended) { lanes_.End(ended.lane); }
 
 void Executor::EndIdleLanes() {
-  for (auto at = lanes_.begin(); at != lanes_.end();) {
-    if (!at->second.ended || !at->second.idle()) {
-      ++at;
-      continue;
-    }
-    --ended_lanes_;
-    if (ToInt(at->first) < kFirstScheduleLane) {
-      backend_->EndGroup(ProcessSetId{ToInt(at->first)});
+  lanes_.ForgetIdle([this](LaneId lane) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (ToInt(lane) < kFirstScheduleLane) {
+      backend_->EndGroup(ProcessSetId{ToInt(lane)});
     } else {
-      backend_->EndLane(at->first);
+      backend_->EndLane(lane);
     }
-    at = lanes_.erase(at);
-  }
+  });
 }
 
 bool Executor::LaunchReady() {
-  if (to_launch_ == 0) return false;
-  // One batch of each lane in turn, beginning behind the lane that was served last.
-  bool moved = false;
-  bool more = true;
-  while (more && to_launch_ > 0) {
-    more = false;
-    auto at = lanes_.upper_bound(last_served_);
-    for (size_t i = 0; i < lanes_.size(); ++i, ++at) {
-      if (at == lanes_.end()) at = lanes_.begin();
-      if (!LaunchNext(at->second)) continue;
-      last_served_ = at->first;
-      more = true;
-    }
-    moved = moved || more;
-  }
-  return moved;
+  return lanes_.Serve([this](ExecutorLane& lane)
+                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return LaunchNext(lane); });
 }
 
-bool Executor::LaunchNext(Lane& lane) {
+bool Executor::LaunchNext(ExecutorLane& lane) {
   // What waits for its sizes is launched in full before anything behind it.
   if (!lane.has_next() || lane.sizing || lane.in_flight >= kMaxBatchesInFlight) return false;
   const bool sized = lane.sized != nullptr;
@@ -276,16 +243,11 @@ bool Executor::LaunchNext(Lane& lane) {
   } else if (!LaunchPayload(lane, next)) {
     return false;
   }
-  if (sized) {
-    lane.sized = nullptr;
-  } else {
-    lane.waiting.pop_front();
-  }
-  --to_launch_;
+  lanes_.PopNext(lane, sized);
   return true;
 }
 
-bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
+bool Executor::LaunchPayload(ExecutorLane& lane, std::unique_ptr<BatchJob>& batch) {
   const absl::Status prepared = batch->Prepare();
   if (!prepared.ok()) {
     FinishNext(lane, std::move(batch), prepared);
@@ -310,7 +272,7 @@ bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
   return true;
 }
 
-void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage,
+void Executor::LaunchArgs(ExecutorLane& lane, std::unique_ptr<BatchJob> batch, Stage stage,
                           CollectiveArgs args) {
   auto entry = std::make_unique<InFlight>();
   entry->batch = std::move(batch);
@@ -334,7 +296,7 @@ void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage sta
   if (confirm) LaunchPart(*entry, std::move(barrier), /*is_payload=*/false);
   ++lane.in_flight;
   lane.sizing = stage == Stage::kSizes;
-  in_flight_.push_back(std::move(entry));
+  at_backend_.batches.push_back(std::move(entry));
 }
 
 bool Executor::LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload) {
@@ -354,51 +316,43 @@ bool Executor::LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload)
 
 bool Executor::CollectFinished() {
   bool moved = false;
-  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+  for (auto it = at_backend_.batches.begin(); it != at_backend_.batches.end();) {
     InFlight& entry = **it;
     if (entry.open > 0) {
       ++it;
       continue;
     }
     moved = true;
-    Lane& lane = lanes_.at(entry.batch->data_lane());
+    ExecutorLane& lane = lanes_.At(entry.batch->data_lane());
     --lane.in_flight;
     if (entry.stage == Stage::kSizes) lane.sizing = false;
     if (entry.stage == Stage::kSizes && entry.status.ok() && !entry.batch->sizes_only) {
-      COORDD_CHECK(lane.sized == nullptr);
-      lane.sized = std::move(entry.batch);
-      ++to_launch_;
+      lanes_.PushSized(lane, std::move(entry.batch));
     } else {
       FinishNext(lane, std::move(entry.batch), std::move(entry.status));
     }
-    it = in_flight_.erase(it);
+    it = at_backend_.batches.erase(it);
   }
   return moved;
 }
 
-absl::StatusOr<std::optional<absl::Span<std::byte>>> Executor::ScratchFor(Lane& lane,
+absl::StatusOr<std::optional<absl::Span<std::byte>>> Executor::ScratchFor(ExecutorLane& lane,
                                                                           BatchJob& batch) {
   const int64_t bytes = batch.ScratchBytes();
   if (bytes == 0) return absl::Span<std::byte>();
-  const int64_t buffer_bytes = options_.fusion_buffer_bytes + kPaddingBytes;
-  // Buffers come into being when they are first needed: a program that fuses nothing has none.
-  if (bytes <= buffer_bytes && free_buffers_.empty() && fusion_buffers_.size() < kFusionBuffers) {
-    COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> memory,
-                            backend_->AllocateFusionBuffer(buffer_bytes));
-    free_buffers_.push_back(static_cast<int>(fusion_buffers_.size()));
-    fusion_buffers_.push_back(memory);
-    fusion_bytes_.fetch_add(buffer_bytes, std::memory_order_relaxed);
-  }
-  if (bytes <= buffer_bytes && !free_buffers_.empty()) {
-    batch.scratch = ScratchLoan{free_buffers_.back()};
-    free_buffers_.pop_back();
-    ++lane.scratch_held;
-    return fusion_buffers_[static_cast<size_t>(batch.scratch->fusion_buffer)];
+  const bool fits = bytes <= buffers_.buffer_bytes();
+  if (fits) {
+    COORDD_ASSIGN_OR_RETURN(const int taken, buffers_.Take(*backend_));
+    if (taken != FusionBufferPool::kNone) {
+      batch.scratch = ScratchLoan{taken};
+      ++lane.scratch_held;
+      return buffers_.At(taken);
+    }
   }
   // What an allgather collects can be larger than what each rank gives, and than any buffer. For
   // what would fit, a lane waits while something of its own is to come back, unless that waits for
   // this batch.
-  if (bytes <= buffer_bytes && lane.scratch_held > 0 && lane.confirmed.empty())
+  if (fits && lane.scratch_held > 0 && lane.confirmed.empty())
     return std::optional<absl::Span<std::byte>>();
   COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> own, OwnScratch(batch));
   ++lane.scratch_held;
@@ -417,7 +371,8 @@ absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
 }
 
 // A program must not have half of a group while the other half is reduced over other members.
-void Executor::FinishNext(Lane& lane, std::unique_ptr<BatchJob> batch, absl::Status status) {
+void Executor::FinishNext(ExecutorLane& lane, std::unique_ptr<BatchJob> batch,
+                          absl::Status status) {
   if (!options_.confirm) return Finish(std::move(batch), std::move(status));
   const bool whole = lane.open_groups.Take(batch->tensors());
   if (status.ok() && !whole) {
@@ -431,7 +386,7 @@ void Executor::FinishNext(Lane& lane, std::unique_ptr<BatchJob> batch, absl::Sta
   Finish(std::move(batch), std::move(status));
 }
 
-void Executor::FinishConfirmed(Lane& lane, const absl::Status& status) {
+void Executor::FinishConfirmed(ExecutorLane& lane, const absl::Status& status) {
   for (std::unique_ptr<BatchJob>& batch : std::exchange(lane.confirmed, {}))
     Finish(std::move(batch), status);
 }

@@ -21,7 +21,10 @@
 #include "common/base/clock.h"
 #include "common/protocol/store.h"
 #include "worker/execute/batch_job.h"
+#include "worker/execute/connect_result.h"
 #include "worker/execute/driver_seat.h"
+#include "worker/execute/executor_lanes.h"
+#include "worker/execute/fusion_buffer_pool.h"
 #include "worker/execute/open_groups.h"
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/doorbell.h"
@@ -127,7 +130,7 @@ class Executor {
   std::shared_ptr<NodeArena> arena() const {
     return arena_ != nullptr && !arena_->memories().empty() ? arena_ : nullptr;
   }
-  int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
+  int64_t fusion_bytes() const { return buffers_.bytes(); }
   int64_t batches() const { return batches_.load(std::memory_order_relaxed); }
 
  private:
@@ -157,25 +160,18 @@ class Executor {
       std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded, LaneEnded,
                    std::shared_ptr<CommOpening>, CommClosed, std::shared_ptr<DirectRun>, Exchange>;
   enum class Stage { kSizes, kPayload };
-  struct Lane {
-    std::deque<std::unique_ptr<BatchJob>> waiting;
-    std::unique_ptr<BatchJob> sized;  // its sizes are known, its payload is next
-    bool sizing = false;              // the last one launched is exchanging its sizes
-    int in_flight = 0;
-    int scratch_held = 0;  // loans of this lane that have not come back
-    bool ended = false;    // it ends, and its group if it has one, when it is idle
-    // With `confirm`: all ranks have their results, and they end with the groups they are of.
-    std::vector<std::unique_ptr<BatchJob>> confirmed;
-    OpenGroups open_groups;
-
-    bool has_next() const { return sized != nullptr || !waiting.empty(); }
-    bool idle() const { return !has_next() && in_flight == 0 && confirmed.empty(); }
-  };
   struct InFlight {
     std::unique_ptr<BatchJob> batch;
     Stage stage = Stage::kPayload;
     int open = 0;  // collectives of it that have not ended
     absl::Status status;
+  };
+
+  struct AtBackend {  // what it has of ours
+    std::deque<std::unique_ptr<InFlight>> batches;
+    int direct_runs = 0;  // and exchanges
+
+    bool empty() const { return batches.empty() && direct_runs == 0; }
   };
 
   void Run(const GroupLayout& layout, Store& store, absl::Time deadline,
@@ -199,31 +195,30 @@ class Executor {
   void Take(Exchange& exchange) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept
       ABSL_UNLOCK_FUNCTION(seat_);
-  // Whether the backend has anything of ours.
-  bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) {
-    return in_flight_.empty() && direct_runs_ == 0;
-  }
+  bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) { return at_backend_.empty(); }
   bool LeavesSomething() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Launches what may be launched now; returns whether anything was.
   bool LaunchReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  bool LaunchNext(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  bool LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch)
+  bool LaunchNext(ExecutorLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  bool LaunchPayload(ExecutorLane& lane, std::unique_ptr<BatchJob>& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  void LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void LaunchArgs(ExecutorLane& lane, std::unique_ptr<BatchJob> batch, Stage stage,
+                  CollectiveArgs args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Whether the backend took it; calls back when it has ended.
   bool LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   bool CollectFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void EndIdleLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Scratch memory for the batch; nullopt: the lane has to wait for what it holds itself.
-  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(Lane& lane, BatchJob& batch)
+  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(ExecutorLane& lane,
+                                                                  BatchJob& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   absl::StatusOr<absl::Span<std::byte>> OwnScratch(BatchJob& batch);
   // The next batch of its lane has ended.
-  void FinishNext(Lane& lane, std::unique_ptr<BatchJob> batch, absl::Status status)
+  void FinishNext(ExecutorLane& lane, std::unique_ptr<BatchJob> batch, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  void FinishConfirmed(Lane& lane, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void FinishConfirmed(ExecutorLane& lane, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Finish(std::unique_ptr<BatchJob> batch, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void HandOver(std::unique_ptr<BatchJob> batch, absl::Status status);
@@ -248,25 +243,14 @@ class Executor {
   BoundedQueue<Input> inbox_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> stopping_ = false;
+  ConnectResult connect_result_;               // for Start
   std::atomic<Doorbell*> own_bell_ = nullptr;  // set once connected, on mapped memory
-  std::atomic<int64_t> fusion_bytes_ = 0;
-  std::atomic<int64_t> batches_ = 0;  // launched here and not finished
-
-  // Guarded by mu_.
-  Mutex mu_;
-  CondVar connected_changed_;
-  bool connect_ended_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status connect_status_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int64_t> batches_ = 0;           // launched here and not finished
 
   // Of whoever sits in the driver's seat.
-  std::map<LaneId, Lane> lanes_ ABSL_GUARDED_BY(seat_);
-  LaneId last_served_ ABSL_GUARDED_BY(seat_);     // lanes take turns
-  int64_t to_launch_ ABSL_GUARDED_BY(seat_) = 0;  // batches in lanes_ that are not in flight
-  int64_t ended_lanes_ ABSL_GUARDED_BY(seat_) = 0;
-  std::deque<std::unique_ptr<InFlight>> in_flight_ ABSL_GUARDED_BY(seat_);
-  int direct_runs_ ABSL_GUARDED_BY(seat_) = 0;  // and exchanges, that the backend has
-  std::vector<absl::Span<std::byte>> fusion_buffers_ ABSL_GUARDED_BY(seat_);
-  std::vector<int> free_buffers_ ABSL_GUARDED_BY(seat_);
+  ExecutorLanes lanes_ ABSL_GUARDED_BY(seat_);
+  AtBackend at_backend_ ABSL_GUARDED_BY(seat_);
+  FusionBufferPool buffers_;                             // bytes() is thread-safe
   std::vector<Input> inputs_ ABSL_GUARDED_BY(seat_);     // for its memory
   const Work* waiter_ ABSL_GUARDED_BY(seat_) = nullptr;  // for whom a caller drives
 

@@ -135,14 +135,14 @@ absl::Status Executor::RunDirect(CollectiveArgs args, absl::Time deadline,
 }
 
 void Executor::Take(std::shared_ptr<DirectRun>& run) {
-  ++direct_runs_;
+  ++at_backend_.direct_runs;
   const absl::Status launched = backend_->Launch(
       std::move(run->args), [this, run](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        --direct_runs_;
+        --at_backend_.direct_runs;
         run->End(std::move(status));
       });
   if (launched.ok()) return;
-  --direct_runs_;
+  --at_backend_.direct_runs;
   run->End(launched);
 }
 
@@ -155,15 +155,15 @@ void Executor::LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done)
 void Executor::Take(Exchange& exchange) {
   // Its group may not have been defined any more.
   if (aborted_.load(std::memory_order_acquire)) return std::move(exchange.done)(DataPlaneStopped());
-  ++direct_runs_;
+  ++at_backend_.direct_runs;
   auto done = std::make_shared<CollectiveBackend::Done>(std::move(exchange.done));
   const absl::Status launched = backend_->Launch(
       std::move(exchange.args), [this, done](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        --direct_runs_;
+        --at_backend_.direct_runs;
         std::move (*done)(std::move(status));
       });
   if (launched.ok()) return;
-  --direct_runs_;
+  --at_backend_.direct_runs;
   std::move (*done)(launched);
 }
 

@@ -140,7 +140,7 @@ bool NodeCollectiveRun::Advance() {
           lane_.Finish(first_step_ + step_);
           phase_ = Phase::kFinished;
         } else {
-          operations_ = OperationsOf(collective_, mode_, step_);
+          operations_.Begin(OperationsOf(collective_, mode_, step_));
           phase_ = Phase::kWorking;
         }
         break;
@@ -150,20 +150,6 @@ bool NodeCollectiveRun::Advance() {
     moved = true;
   }
   return moved;
-}
-
-bool NodeCollectiveRun::AllHaveReached(int64_t step) {
-  const bool reached = lane_.FirstBehind(step) < 0;
-  awaited_step_ = reached ? -1 : step;
-  awaited_member_ = -1;
-  return reached;
-}
-
-bool NodeCollectiveRun::RootHasReached(int64_t step) {
-  const bool reached = lane_.HasReached(collective_.root, step);
-  awaited_step_ = reached ? -1 : step;
-  awaited_member_ = collective_.root;
-  return reached;
 }
 
 bool NodeCollectiveRun::MayGoOn() {
@@ -177,9 +163,7 @@ bool NodeCollectiveRun::MayGoOn() {
 
 bool NodeCollectiveRun::WaitsFor(int32_t member) const {
   if (inline_.has_value()) return status_.ok() && inline_->WaitsFor(member);
-  if (finished() || awaited_step_ < 0 || member == lane_.self()) return false;
-  if (awaited_member_ >= 0 && awaited_member_ != member) return false;
-  return !lane_.HasReached(member, awaited_step_);
+  return !finished() && awaited_.WaitsFor(lane_, member);
 }
 
 void NodeCollectiveRun::PostPlace() {
@@ -274,7 +258,7 @@ absl::Status NodeCollectiveRun::ReadPosts() {
   }
   const int64_t result_bytes = std::max(SizeOf(args_.input), SizeOf(args_.output));
   mover_.Begin(collective_, mode_, posts_, result_bytes >= StreamBytesFrom());
-  operations_ = OperationsOf(collective_, mode_, 0);
+  operations_.Begin(OperationsOf(collective_, mode_, 0));
   phase_ = Phase::kWorking;
   return absl::OkStatus();
 }
@@ -309,7 +293,6 @@ void NodeCollectiveRun::Stage(int64_t piece) {
 
 void NodeCollectiveRun::NextStep() {
   ++step_;
-  operation_ = 0;
   if (!mode_.shared && step_ < mode_.pieces) Stage(step_);
   lane_.Reach(first_step_ + step_);
   phase_ = Phase::kWaiting;
@@ -317,21 +300,18 @@ void NodeCollectiveRun::NextStep() {
 
 NodeCollectiveRun::Progress NodeCollectiveRun::Work() {
   bool worked = false;
-  while (operation_ < operations_.size()) {
+  while (!operations_.finished()) {
     if (left_bytes_ <= 0) return Progress::kMore;
-    const NodeOperation& operation = operations_[operation_];
+    const NodeOperation& operation = operations_.operation();
     if (operation.exchange == NodeExchange::kEnds && !exchange_->Ended(operation.piece))
       return worked ? Progress::kMore : Progress::kBlocked;
     worked = true;
-    const int64_t size_bytes =
-        mover_.Perform(operation, step_, operation_bytes_,
-                       std::min(left_bytes_, operation.size_bytes - operation_bytes_));
+    const int64_t size_bytes = mover_.Perform(operation, step_, operations_.done_bytes(),
+                                              std::min(left_bytes_, operations_.left_bytes()));
     left_bytes_ -= size_bytes;
-    operation_bytes_ += size_bytes;
-    if (operation_bytes_ < operation.size_bytes) continue;
-    operation_bytes_ = 0;
+    if (!operations_.Advance(size_bytes)) continue;
     if (operation.exchange == NodeExchange::kBegins) BeginExchange(operation);
-    ++operation_;
+    operations_.Next();
   }
   return Progress::kDone;
 }

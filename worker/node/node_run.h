@@ -13,10 +13,12 @@
 #include "worker/base/copy_bytes.h"
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/lane_run.h"
+#include "worker/node/awaited_step.h"
 #include "worker/node/node_inline.h"
 #include "worker/node/node_lane.h"
 #include "worker/node/node_mover.h"
 #include "worker/node/node_plan.h"
+#include "worker/node/operation_cursor.h"
 
 namespace coordd {
 
@@ -90,8 +92,8 @@ class NodeCollectiveRun final : public LaneRun {
            static_cast<int64_t>(input_.size()) <= options_.pull_bytes_max;
   }
   absl::Status ReadPost(int32_t member);
-  bool AllHaveReached(int64_t step);
-  bool RootHasReached(int64_t step);
+  bool AllHaveReached(int64_t step) { return awaited_.AllHaveReached(lane_, step); }
+  bool RootHasReached(int64_t step) { return awaited_.HasReached(lane_, collective_.root, step); }
   bool MayGoOn();
   void BeginExchange(const NodeOperation& operation);
   void PostPlace();
@@ -119,13 +121,10 @@ class NodeCollectiveRun final : public LaneRun {
   absl::InlinedVector<int64_t, 8> block_offsets_;
   absl::InlinedVector<NodePost, 4> posts_;
   Phase phase_ = Phase::kPosting;
-  int64_t step_ = 0;  // of the plan
-  NodeOperations operations_;
-  size_t operation_ = 0;
-  int64_t operation_bytes_ = 0;  // of the current operation, done
-  int64_t left_bytes_ = 0;       // that this Advance may still move
-  int64_t awaited_step_ = -1;    // -1: none
-  int32_t awaited_member_ = -1;  // -1: all
+  int64_t step_ = 0;            // of the plan
+  OperationCursor operations_;  // of the step
+  int64_t left_bytes_ = 0;      // that this Advance may still move
+  AwaitedStep<> awaited_;
   absl::Status status_;
 };
 

@@ -80,6 +80,12 @@ void LaunchedBatches::Describe(v1::RecoveryReport& report) const {
   }
 }
 
+bool LaunchedBatches::HasResultsUpTo(LaneId lane, int64_t sequence) const {
+  const auto interrupted = interrupted_.find(lane);
+  if (interrupted == interrupted_.end()) return true;
+  return sequence < interrupted->second.first || sequence <= interrupted->second.held;
+}
+
 void LaunchedBatches::AwaitVerdict(LaunchedBatch::Tensors tensors) {
   for (auto& tensor : tensors) awaiting_verdict_.push_back(std::move(tensor));
 }

@@ -71,6 +71,9 @@ class LaunchedBatches {
   // How far each lane is once nothing executes, lanes that have ended too.
   void Describe(v1::RecoveryReport& report) const;
 
+  // Whether the results of all that was launched on the lane, up to this batch, are there.
+  bool HasResultsUpTo(LaneId lane, int64_t sequence) const;
+
   // Tensors of batches that failed here wait until coordd says who is to blame, or until the next
   // generation.
   void AwaitVerdict(LaunchedBatch::Tensors tensors);

@@ -7,12 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
 
 namespace coordd {
 
 ProcessSetState::ProcessSetState(Rank self, int32_t size, const v1::ProcessSets& found)
-    : self_(self), size_(size) {
+    : self_(self), size_(size), last_set_(found.last_process_set()) {
   for (const v1::ProcessSet& before : found.sets()) {
     Set& set = sets_[ProcessSetId{before.process_set()}];
     set.ranks.assign(before.ranks().begin(), before.ranks().end());
@@ -82,12 +83,14 @@ absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
   set.for_pair = change.request() == 0;
   const bool increasing = std::adjacent_find(set.ranks.begin(), set.ranks.end(),
                                              std::greater_equal<>()) == set.ranks.end();
-  if (ToInt(id) <= 0 || !increasing || set.ranks.front() < 0 || set.ranks.back() >= size_ ||
-      sets_.contains(id)) {
-    return absl::InternalError(absl::StrCat(
-        "coordd defined process set ", ToInt(id), " of ranks [", absl::StrJoin(set.ranks, ", "),
-        "], expected a new positive number and strictly increasing ranks of ", size_));
+  const bool is_new = ToInt(id) > last_set_ && ToInt(id) < kProcessSetNumbers;
+  if (!is_new || !increasing || set.ranks.front() < 0 || set.ranks.back() >= size_) {
+    return absl::InternalError(
+        absl::StrCat("coordd defined process set ", ToInt(id), " of ranks [",
+                     absl::StrJoin(set.ranks, ", "), "], expected a number from ", last_set_ + 1,
+                     " to ", kProcessSetNumbers - 1, " and strictly increasing ranks of ", size_));
   }
+  last_set_ = ToInt(id);
   out.push_back(DefineProcessSet{id, set.ranks, set.member, set.for_pair});
   sets_.emplace(id, std::move(set));
   return absl::OkStatus();
@@ -190,6 +193,7 @@ bool ProcessSetState::IsForPair(ProcessSetId process_set) const {
 }
 
 bool ProcessSetState::Contains(ProcessSetId process_set, int32_t rank) const {
+  if (ToInt(process_set) == 0) return rank >= 0 && rank < size_;
   const auto found = sets_.find(process_set);
   return found != sets_.end() &&
          std::binary_search(found->second.ranks.begin(), found->second.ranks.end(), rank);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/protocol/tensor_spec.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
 #include "worker/protocol/worker_events.h"
@@ -47,6 +48,10 @@ class ProcessSetState {
   // A set that coordd made for a send and its receive, which were submitted to set 0.
   bool IsForPair(ProcessSetId process_set) const;
   bool Contains(ProcessSetId process_set, int32_t rank) const;
+  // Whether the collective's root, if it has one, takes part in it.
+  bool HasRootOf(const TensorSpec& spec, ProcessSetId process_set) const {
+    return !HasRoot(spec.kind) || Contains(process_set, spec.root_rank);
+  }
   bool has_requests() const { return !requests_.empty(); }
 
   // For another coordd (docs/design/recovery.md). Requests are answered up to this one, and none
@@ -83,6 +88,7 @@ class ProcessSetState {
   Rank self_;
   int32_t size_;
   std::map<ProcessSetId, Set> sets_;  // without set 0
+  int32_t last_set_;                  // the highest number that was used: none is used twice
   int64_t last_request_ = 0;
   std::map<int64_t, Request> requests_;
 };

@@ -36,6 +36,11 @@ absl::Status ScheduledWork::OnSchedule(const v1::Schedule& schedule, const Proce
     return absl::InternalError(
         absl::StrCat("coordd sent schedule ", schedule.id(), " within schedule ", incoming_.id()));
   }
+  if (first && (schedule.id() <= last_id_ || schedule.id() > kMaxSchedules)) {
+    return absl::InternalError(absl::StrCat("coordd sent schedule ", schedule.id(),
+                                            ", expected a number from ", last_id_ + 1, " to ",
+                                            kMaxSchedules));
+  }
   last_id_ = std::max(last_id_, schedule.id());
   incoming_.MergeFrom(schedule);
   return schedule.more() ? absl::OkStatus() : Begin(sets, size, position, context);
@@ -47,8 +52,8 @@ absl::StatusOr<std::vector<std::vector<TensorSpec>>> ScheduledWork::BatchesOf(
   auto wrong = [&](const auto&... what) {
     return absl::InternalError(absl::StrCat("coordd sent schedule ", schedule.id(), " ", what...));
   };
-  if (schedule.id() < 1 || lanes_.contains(LaneId{schedule.lane()}) ||
-      schedule.lane() < kFirstScheduleLane || !sets.IsMember(process_set)) {
+  // Numbers grow, so this is a lane that no other schedule has had.
+  if (schedule.lane() != kFirstScheduleLane + schedule.id() - 1 || !sets.IsMember(process_set)) {
     return wrong("of process set ", schedule.process_set(), " on lane ", schedule.lane(),
                  ", expected a set of this rank and a lane of its own");
   }
@@ -61,6 +66,11 @@ absl::StatusOr<std::vector<std::vector<TensorSpec>>> ScheduledWork::BatchesOf(
       COORDD_RETURN_IF_ERROR(Validate(spec, size));
       if (!names.insert(spec.name).second) return wrong("with tensor ", spec.name, " twice");
       if (spec.process_set != process_set) return wrong("with a tensor of another process set");
+      if (!sets.HasRootOf(spec, process_set))
+        return wrong("with a root of ", spec.name, " that is not in its process set");
+      const auto other = slots_.find(TensorKey(process_set, spec.name));
+      if (other != slots_.end() && other->second.lane->Wants(other->second.slot))
+        return wrong("with tensor ", spec.name, " of schedule ", other->second.lane->id());
       if (!specs.empty() && !FusesWith(specs.front(), spec))
         return wrong("with ", spec.name, " and ", specs.front().name, " in one batch");
       specs.push_back(std::move(spec));
@@ -176,7 +186,7 @@ std::optional<ScheduledWork::Fault> ScheduledWork::TakeInto(ScheduledLane& lane,
 }
 
 void ScheduledWork::Launch(ScheduledLane& lane, const Context& context) {
-  if (context.leaving) return;
+  if (context.leaving || lanes_.at(lane.lane()).set_has_ended) return;
   // A rank that has joined has no more data: what is missing up to the cut is absent.
   const bool joined = context.pending.has_joined() && lane.cut();
   while (auto batch = joined ? lane.NextWithAbsent() : lane.Next())
@@ -280,6 +290,19 @@ std::optional<ScheduledWork::Fault> ScheduledWork::OnCut(const v1::Cut& cut,
   Launch(*lane, context);
   RetireIfFinished(lane->lane(), context);
   return std::nullopt;
+}
+
+absl::Status ScheduledWork::OnSetEnded(ProcessSetId ended) {
+  for (auto& [id, scheduled] : lanes_) {
+    if (scheduled.lane->process_set() != ended) continue;
+    if (!scheduled.lane->cut()) {
+      return absl::InternalError(absl::StrCat("coordd ended process set ", ToInt(ended),
+                                              ", whose schedule ", scheduled.lane->id(),
+                                              " it had not cut"));
+    }
+    scheduled.set_has_ended = true;
+  }
+  return absl::OkStatus();
 }
 
 void ScheduledWork::RetireIfFinished(LaneId id, const Context& context) {

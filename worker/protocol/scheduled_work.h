@@ -53,11 +53,12 @@ class ScheduledWork {
   struct Scheduled {
     std::unique_ptr<ScheduledLane> lane;
     std::unique_ptr<CycleMarks> marks;
-    bool broken = false;   // coordd has been told
-    std::string why;       // it was broken
-    bool frozen = false;   // coordd has asked for it
-    int64_t position = 0;  // of its announcement
-    int64_t staged = 0;    // batches, on devices, since one of the lane was launched
+    bool broken = false;         // coordd has been told
+    std::string why;             // it was broken
+    bool frozen = false;         // coordd has asked for it
+    bool set_has_ended = false;  // nothing can be launched any more
+    int64_t position = 0;        // of its announcement
+    int64_t staged = 0;          // batches, on devices, since one of the lane was launched
     // Whether somebody waits for what the lane holds, silent since then, is asked next.
     absl::Time silent_since = absl::InfiniteFuture();
     absl::Duration next_question = kBlockedSilence;
@@ -76,6 +77,8 @@ class ScheduledWork {
                           int64_t position, const Context& context);
   absl::Status OnFreeze(const v1::Freeze& freeze, const Context& context);
   std::optional<Fault> OnCut(const v1::Cut& cut, const Context& context);
+  // INTERNAL: a schedule of the set is in force.
+  absl::Status OnSetEnded(ProcessSetId ended);
   // The set of a schedule that is there; 0: there is none.
   ProcessSetId SetOf(int64_t id) const;
   // The rest of a schedule that has come in part will not come.

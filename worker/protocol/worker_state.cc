@@ -1,34 +1,19 @@
+// What comes to WorkerState while a generation lives, and what it does when its time has come.
 #include "worker/protocol/worker_state.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
-#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
+#include "worker/protocol/plan_reader.h"
 
 namespace coordd {
-CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options) {
-  CoordinatorSession::Terms terms;
-  terms.generation = options.generation;
-  terms.pace = {options.heartbeat_interval, options.lease, options.size, options.rank};
-  terms.lasting = !options.cluster_id.empty();
-  terms.resume_timeout = options.resume_timeout;
-  terms.coordinators = options.coordinators;
-  return terms;
-}
-
-WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
-    : options_(options),
-      slots_(options.slots),
-      process_sets_(options.rank, options.size, options.process_sets),
-      session_(TermsOf(options), options.epoch, options.session, options.received_sequence,
-               options.seed ^ std::hash<std::string>()(options.join.worker_id()), now),
-      last_process_set_(options.process_sets.last_process_set()) {}
 
 void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
   const WorkerTurn turn{now, out};
@@ -41,10 +26,10 @@ void WorkerState::On(TensorsSubmitted& in, const WorkerTurn& turn) {
     if (in.again && TakeAgain(tensor, turn)) continue;
     // The last three are refused by Worker::Submit already; this keeps the state valid whatever
     // comes.
-    absl::Status refused = end_;
-    if (leaving_) refused = absl::CancelledError("this worker is shutting down");
-    if (refused.ok() && IsOutdated(in.generation, *tensor.spec)) refused = change_;
-    if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
+    absl::Status refused = succession_.end();
+    if (leaving_.leaves()) refused = absl::CancelledError("this worker is shutting down");
+    if (refused.ok() && IsOutdated(in.generation, *tensor.spec)) refused = succession_.change();
+    if (refused.ok() && !generation_.process_sets.IsMember(tensor.spec->process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
           "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));
     if (refused.ok() && pending_.has_joined())
@@ -56,26 +41,27 @@ void WorkerState::On(TensorsSubmitted& in, const WorkerTurn& turn) {
       turn.out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
-    if (!schedules_.empty()) {
+    if (!generation_.schedules.empty()) {
       std::optional<ScheduledWork::Fault> fault;
-      const bool taken = schedules_.Take(tensor, ForSchedules(turn), fault);
+      const bool taken = generation_.schedules.Take(tensor, ForSchedules(turn), fault);
       if (fault.has_value()) EndForFault(*fault, turn);
       if (taken) continue;
     }
     const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
     pending_.Add(tensor.id, {std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
-    if (joins) schedules_.Fill(ForSchedules(turn));
+    if (joins) generation_.schedules.Fill(ForSchedules(turn));
   }
 }
 
 int64_t WorkerState::pending_tensors() const {
-  return static_cast<int64_t>(pending_.size()) + schedules_.held();
+  return static_cast<int64_t>(pending_.size()) + generation_.schedules.held();
 }
 
 void WorkerState::On(ProcessSetAsked& in, const WorkerTurn& turn) {
-  absl::Status refused = end_;
-  if (leaving_) refused = absl::CancelledError("this worker is shutting down");
-  if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
+  absl::Status refused = succession_.end();
+  if (leaving_.leaves()) refused = absl::CancelledError("this worker is shutting down");
+  if (refused.ok() && (succession_.expects_next() || IsOutdated(in.generation)))
+    refused = succession_.change();
   if (refused.ok() && pending_.has_joined())
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
@@ -86,32 +72,37 @@ void WorkerState::On(ProcessSetAsked& in, const WorkerTurn& turn) {
   // What was submitted before the request reaches coordd before it: the set may be about to end.
   Report(turn);
   v1::WorkerMessage message;
-  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), turn.now);
+  *message.mutable_process_set_request() = generation_.process_sets.Ask(std::move(in), turn.now);
   Send(std::move(message), turn);
+}
+
+// --- what coordd says ----------------------------------------------------------------------------
+
+bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, const WorkerTurn& turn) {
+  const absl::StatusOr<bool> heard = session_.Hears(in.stream, in.message.epoch());
+  if (!heard.ok()) GiveUp(Ended(heard.status().message()), turn);
+  if (!heard.ok() || !*heard) return false;
+  if (session_.TakeSequence(in.message.sequence())) return true;
+  ProtocolError(absl::StrCat("coordd sent message ", in.message.sequence(), ", expected ",
+                             session_.received_sequence() + 1),
+                turn);
+  return false;
 }
 
 // long: a case for each kind of message
 void WorkerState::On(CoordinatorSaid& in, const WorkerTurn& turn) {
   const v1::CoordinatorMessage& message = in.message;
   if (!IsOfThisSession(in, turn)) return;
-  if (!session_.TakeSequence(message.sequence())) {
-    ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
-                               session_.received_sequence() + 1),
-                  turn);
-    return;
-  }
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kWaiting:
       return;  // news of a job that gathers; no part of a generation
     case v1::CoordinatorMessage::kShutdown:
       // It comes back: the end of the stream, which follows, is all that happens.
       if (message.shutdown().has_resume_within() && !options_.cluster_id.empty()) return;
-      GiveUp(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
-                                  absl::StatusCode::kUnavailable),
-             turn);
+      GiveUp(Ended(StoppingText(message.shutdown()), absl::StatusCode::kUnavailable), turn);
       return;
     case v1::CoordinatorMessage::kDrainNotice:
-      OnDrainNotice(message.drain_notice(), turn);
+      leaving_.OnDrainNotice(message.drain_notice(), turn);
       return;
     case v1::CoordinatorMessage::kLeaseAck:
       session_.heartbeats().OnAck(message.lease_ack(), turn.now);
@@ -122,7 +113,7 @@ void WorkerState::On(CoordinatorSaid& in, const WorkerTurn& turn) {
   if (message.generation() < ToInt(options_.generation)) return;  // refused by number
   const bool next = message.generation() > ToInt(options_.generation);
   const bool begins = message.has_membership() || message.has_process_sets();
-  if (next && begins && expects_next_ && message.epoch() == ToInt(session_.epoch())) {
+  if (next && begins && succession_.expects_next() && message.epoch() == ToInt(session_.epoch())) {
     OnNext(message, turn);
     return;
   }
@@ -134,9 +125,10 @@ void WorkerState::On(CoordinatorSaid& in, const WorkerTurn& turn) {
         turn);
     return;
   }
-  position_ = message.position();
+  generation_.heard.Begin(message.position());
   OnGenerationMessage(message, turn);
-  Log(std::move(in.message));
+  if (!options_.cluster_id.empty() && succession_.live())
+    generation_.heard.Keep(std::move(in.message));
 }
 
 void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message,
@@ -161,7 +153,7 @@ void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message,
       OnCut(message.cut(), turn);
       return;
     case v1::CoordinatorMessage::kTrace:
-      OnTrace(message.trace(), turn);
+      trace_.On(message.trace(), ForTrace(turn));
       return;
     case v1::CoordinatorMessage::kNewcomers:
       turn.out.push_back(NewcomersWait{message.newcomers().waiting()});
@@ -182,158 +174,299 @@ void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message,
 
 void WorkerState::OnPlan(const v1::CollectivePlan& plan, const WorkerTurn& turn) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
-  if (!end_.ok() || expects_next_) return;
-  for (const v1::FusedBatch& batch : plan.batches()) {
-    LaunchedBatch executing;
-    const absl::Status status = PlanBatch(batch, executing, turn);
-    if (!status.ok()) {
-      // Its tensors are neither pending nor executing any more: they fail with the generation.
-      launched_.AwaitVerdict(std::move(executing.tensors));
-      ProtocolError(status.message(), turn);
-      return;
+  if (!succession_.live()) return;
+  const ScheduledWork::Context context = ForSchedules(turn);
+  const absl::Status status = PlanReader(generation_, options_.size, context).Read(plan);
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnFailures(const v1::TensorFailures& failures, const WorkerTurn& turn) {
+  if (succession_.expects_next()) return;  // it is reported again
+  for (const v1::TensorFailure& failure : failures.failures()) {
+    const auto found = FindMeant(pending_, generation_.process_sets,
+                                 ProcessSetId{failure.process_set()}, failure.name());
+    if (found == pending_.end()) continue;  // it ended with the generation
+    absl::Status status = TensorFailureError(options_.generation, failure);
+    const absl::Status& withdrawn = found->second.withdrawn;
+    if (!withdrawn.ok()) {
+      // It was this rank that gave up: its own reason first, then what coordd knows.
+      status = absl::Status(withdrawn.code(),
+                            absl::StrCat(withdrawn.message(), "; ", failure.message()));
     }
+    pending_.Fail(found, std::move(status), turn);
   }
-  if (plan.bindings().empty()) return;
-  if (const absl::Status status = LearnSlots(plan); !status.ok())
+}
+
+void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const WorkerTurn& turn) {
+  if (!succession_.live()) return;  // nobody will use it
+  const ProcessSetId id{change.process_set()};
+  const std::optional<v1::ProcessSetChange> before = generation_.process_sets.Announced(id);
+  const absl::Status applied = generation_.process_sets.OnChange(change, turn.out);
+  if (!applied.ok()) {
+    ProtocolError(applied.message(), turn);
+    return;
+  }
+  generation_.heard.NoteChange(change);
+  if (change.code() != 0 || !change.ranks().empty()) return;
+  if (!before.has_value()) {
+    generation_.heard.log().DropKept(id);
+    return;
+  }
+  generation_.heard.log().NoteEnded(*before);
+  const absl::Status why =
+      absl::FailedPreconditionError(absl::StrCat("process set ", ToInt(id), " has been removed"));
+  pending_.FailThose([id](const TensorSpec& spec) { return spec.process_set == id; }, why, turn);
+  generation_.launched.EndLane(LaneId{ToInt(id)});
+  generation_.slots.Forget(id);
+  if (const absl::Status status = generation_.schedules.OnSetEnded(id); !status.ok())
     ProtocolError(status.message(), turn);
 }
 
-void WorkerState::On(StreamEnded& in, const WorkerTurn& turn) {
-  if (!session_.IsLatest(in.stream)) return;  // one that was given up
-  if (MayResume(in.status)) {
-    Detach(in.status, turn);
-    return;
-  }
-  const bool refused = session_.resuming();
-  session_.End();  // nothing more is tried
-  if (!left_ && (end_.ok() || expects_next_)) {
-    const absl::string_view detail = !in.status.ok() ? in.status.message()
-                                     : refused       ? "it gives no reason"
-                                                     : "without giving a reason";
-    // ABORTED: coordd stops, and its Shutdown was lost on the way.
-    const bool stops = absl::IsUnavailable(in.status) || absl::IsAborted(in.status);
-    GiveUp(
-        refused
-            ? GenerationEndedError(options_.generation,
-                                   absl::StrCat("coordd does not take this rank back: ", detail))
-            : GenerationEndedError(
-                  options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
-                  stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
-        turn);
-  }
-  // coordd will say nothing more about who was lost.
-  if (launched_.awaits_verdict()) launched_.SetVerdictDeadline(turn.now);
+bool WorkerState::JoinWaits() const {
+  return pending_.join_is_unreported() && generation_.schedules.AwaitsCut();
+}
+
+void WorkerState::OnSchedule(const v1::Schedule& schedule, const WorkerTurn& turn) {
+  if (!succession_.live()) return;
+  const absl::Status status =
+      generation_.schedules.OnSchedule(schedule, generation_.process_sets, options_.size,
+                                       generation_.heard.position(), ForSchedules(turn));
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnFreeze(const v1::Freeze& freeze, const WorkerTurn& turn) {
+  if (!succession_.live()) return;
+  generation_.heard.NoteSet(generation_.schedules.SetOf(freeze.id()));
+  const absl::Status status = generation_.schedules.OnFreeze(freeze, ForSchedules(turn));
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnCut(const v1::Cut& cut, const WorkerTurn& turn) {
+  if (!succession_.live()) return;
+  generation_.heard.NoteSet(generation_.schedules.SetOf(cut.id()));
+  const auto fault = generation_.schedules.OnCut(cut, ForSchedules(turn));
+  if (fault.has_value()) EndForFault(*fault, turn);
+}
+
+// Other ranks execute what this one cannot, unless coordd contradicts itself.
+void WorkerState::EndForFault(const ScheduledWork::Fault& fault, const WorkerTurn& turn) {
+  if (absl::IsInternal(fault.why)) return ProtocolError(fault.why.message(), turn);
+  SendFailed(fault.batch, fault.tensor, fault.why.message(), Suspect{options_.rank}, turn);
+  EndGeneration(Ended(fault.why.message(), fault.why.code()), /*abort=*/true, turn);
+}
+
+// --- what the data plane and the program say -----------------------------------------------------
+
+void WorkerState::On(ProgramWaits& in, const WorkerTurn& turn) {
+  generation_.schedules.OnProgramWaits(in.id, ForSchedules(turn));
 }
 
 void WorkerState::On(BatchDone& in, const WorkerTurn& turn) {
   const BatchKey key{in.lane, in.sequence};
-  LaunchedBatch batch = launched_.Complete(in, turn.now);
+  LaunchedBatches& launched = generation_.launched;
+  LaunchedBatch batch = launched.Complete(in, turn.now);
   if (in.status.ok()) {
-    schedules_.NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
-    if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
+    generation_.schedules.NoteMark(key, batch,
+                                   in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
+    if (batch.proves > 0) generation_.heard.log().Settle(batch.process_set, batch.proves);
     totals_.collectives += static_cast<int64_t>(batch.tensors.size());
     totals_.bytes += batch.bytes;
     ++totals_.batches;
-    if (tracing_.until_cycle > 0) EndTraceWhenComplete(turn);
+    trace_.EndWhenComplete(ForTrace(turn));
     return;
   }
-  if (batch.overdue && !continues()) {
+  if ((batch.overdue || succession_.aborted()) && !succession_.continues()) {
+    const absl::Status& end = succession_.end();
     for (const auto& [id, spec] : batch.tensors) {
-      absl::Status why = end_;
-      if (spec->name == batch.overdue_tensor)
+      absl::Status why = end;
+      if (batch.overdue && spec->name == batch.overdue_tensor)
         why = absl::DeadlineExceededError(
-            absl::StrCat("still executing at its deadline; ", end_.message()));
+            absl::StrCat("still executing at its deadline; ", end.message()));
       turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     }
     return;
   }
-  if (aborted_ && !continues()) {
-    for (const auto& [id, spec] : batch.tensors)
-      turn.out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
-    return;
-  }
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
-  if (launched_.local_failure().ok() && !aborted_) {
-    launched_.NoteLocalFailure(in.status);
+  if (launched.local_failure().ok() && !succession_.aborted()) {
+    launched.NoteLocalFailure(in.status);
     SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, turn);
     AwaitVerdict(turn.now);
   }
-  launched_.AwaitVerdict(std::move(batch.tensors));
+  launched.AwaitVerdict(std::move(batch.tensors));
+}
+
+// The data plane of this generation has not come into being.
+void WorkerState::On(ConnectFailed& in, const WorkerTurn& turn) {
+  LaunchedBatches& launched = generation_.launched;
+  if (in.generation != options_.generation || !succession_.end().ok() ||
+      !launched.local_failure().ok())
+    return;
+  launched.NoteLocalFailure(absl::Status(
+      in.status.code(), absl::StrCat("the data plane of rank ", ToInt(options_.rank),
+                                     in.was_connected ? " failed: " : " could not be connected: ",
+                                     in.status.message())));
+  SendFailed(BatchKey{LaneId{0}, 0}, "", launched.local_failure().message(), in.suspect, turn);
+  AwaitVerdict(turn.now);
 }
 
 // coordd is told of a failure here; it says who died, or what was seen here has to do.
 void WorkerState::AwaitVerdict(absl::Time now) {
-  launched_.SetVerdictDeadline(!session_.can_send() ? now : now + kVerdictWait);
+  generation_.launched.SetVerdictDeadline(!session_.can_send() ? now : now + kVerdictWait);
 }
 
-void WorkerState::On(LeaveRequested& in, const WorkerTurn& turn) {
-  goodbye_.Request(in, /*may_fail=*/end_.ok() || options_.on_failure != OnFailure::kEnd);
-  if (goodbye_.failing() && !left_)
-    EndGeneration(
-        absl::CancelledError(absl::StrCat("this rank's program has failed: ", goodbye_.failure())),
-        /*abort=*/false, turn);
-  if (leaving_) return;
-  leaving_ = true;
-  const absl::Status why = absl::CancelledError("this worker is shutting down");
-  process_sets_.FailRequests(why, turn.out);
-  pending_.FailUnreported(why, turn);
-  if (expects_next_) launched_.FailAwaiting(why, turn);
-  std::vector<TensorId> reported;
-  for (const auto& [id, tensor] : pending_.tensors())
-    if (tensor.withdrawn.ok()) reported.push_back(id);
-  SendAll(pending_.Withdraw(reported, why, turn.now), turn);
-  schedules_.Leave(why, turn);
-  launched_.WatchSchedules(turn.now);
+// --- time ----------------------------------------------------------------------------------------
+
+void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (leaving_.stopped()) return;
+  const WorkerTurn turn{now, out};
+  session_.heartbeats().NoticeSleep(attached(), options_.lease, now);
+  CheckDeadlines(turn);
+  WithdrawProcessSets(turn);
+  CheckExecuting(turn);
+  CheckHeldAbort(turn);
+  CheckSchedules(turn);
+  CheckVerdict(turn);
+  TryAgain(turn);
+  CheckLease(turn);
+  Report(turn);
+  ReportRecovery(turn);
+  SendHeartbeat(turn);
+  LeaveWhenDrained(turn);
 }
 
-void WorkerState::On(StopForced&, const WorkerTurn& turn) {
-  leaving_ = true;
-  EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
-                /*abort=*/true, turn);
-  // Neither coordd nor the end of the stream is waited for.
-  session_.End();
-  left_ = true;
-  launched_.SetVerdictDeadline(turn.now);
+absl::Time WorkerState::NextDeadline() const {
+  if (leaving_.stopped()) return absl::InfiniteFuture();
+  absl::Time next =
+      std::min({generation_.launched.verdict_deadline(), succession_.NextDeadline(),
+                session_.NextDeadline(), generation_.process_sets.NextDeadline(),
+                NextScheduleDeadline(), pending_.next_deadline(), leaving_.NextDeadline()});
+  if (sends_heartbeats()) next = std::min(next, session_.heartbeats().next_heartbeat());
+  if (counts_lease()) next = std::min(next, session_.heartbeats().lease_until());
+  if (!succession_.aborted()) next = std::min(next, generation_.launched.NextDeadline());
+  return next;
 }
 
-void WorkerState::EndGeneration(absl::Status why, bool abort, const WorkerTurn& turn) {
-  const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
-                          !leaving_ && !session_.ended() && !absl::IsInternal(why);
-  if (may_follow && continues()) {
-    Interrupt(why, turn);
+absl::Time WorkerState::NextScheduleDeadline() const {
+  return std::min(generation_.launched.left_behind_deadline(),
+                  generation_.schedules.NextDeadline());
+}
+
+void WorkerState::CheckDeadlines(const WorkerTurn& turn) {
+  if (pending_.next_deadline() > turn.now) return;
+  const std::vector<TensorId> late = pending_.DueBy(turn.now);
+  for (TensorId id : late) {
+    const PendingTensors::Tensor& tensor = pending_.Find(id)->second;
+    if (tensor.withdrawn.ok() || !attached()) continue;
+    EndGeneration(Ended(absl::StrCat("coordd did not answer the withdrawal of tensor ",
+                                     tensor.spec->name, " within ", SecondsText(kWithdrawalAnswer)),
+                        absl::StatusCode::kUnavailable),
+                  /*abort=*/false, turn);
     return;
   }
-  if (end_.ok() || (abort && !aborted_)) {
-    // coordd is told of every failure, and then says what follows.
-    expects_next_ = may_follow;
-    end_ = expects_next_ ? GenerationChanged(why) : std::move(why);
-    turn.out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
+  // Others may wait for what coordd has not heard of yet: it is told, and that it is withdrawn.
+  Report(turn);
+  for (TensorId id : late) {
+    const auto tensor = pending_.Find(id);
+    if (!tensor->second.withdrawn.ok()) {
+      pending_.SetDeadline(tensor, turn.now + kWithdrawalAnswer);  // coordd cannot have answered
+      continue;
+    }
+    const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
+        "not every rank had submitted it ", SecondsText(turn.now - tensor->second.submitted_at),
+        " after rank ", ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
+    if (tensor->second.reported) {
+      SendAll(pending_.Withdraw({id}, why, turn.now), turn);
+    } else {
+      pending_.Fail(tensor, why, turn);
+    }
   }
-  if (abort && !aborted_) {
-    aborted_ = true;
-    turn.out.push_back(AbortExecution{});
-  }
-  FailEverything(turn);
 }
 
-void WorkerState::FailEverything(const WorkerTurn& turn) {
-  pending_.FailAll(end_, turn);
-  process_sets_.FailRequests(end_, turn.out);
-  schedules_.FailAll(end_, turn);
-  log_.Clear();
-  if (!expects_next_) session_.StopTrying();  // there is nothing to come back for
-  // The verdict on what failed here before: only an abort of what executes says who died in it.
-  if (!aborted_) return;
-  launched_.FailAwaiting(end_, turn);
-  launched_.SetVerdictDeadline(absl::InfiniteFuture());
+void WorkerState::WithdrawProcessSets(const WorkerTurn& turn) {
+  absl::StatusOr<std::vector<v1::ProcessSetRequest>> due =
+      generation_.process_sets.Withdraw(turn.now, /*answerable=*/attached());
+  if (!due.ok()) {
+    EndGeneration(Ended(due.status().message(), due.status().code()), /*abort=*/false, turn);
+    return;
+  }
+  for (v1::ProcessSetRequest& request : *due) {
+    v1::WorkerMessage message;
+    *message.mutable_process_set_request() = std::move(request);
+    Send(std::move(message), turn);
+  }
 }
 
-void WorkerState::ProtocolError(absl::string_view what, const WorkerTurn& turn) {
-  SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, turn);
-  const absl::Status why =
-      GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);
-  if (expects_next_) return EndForGood(why, turn);
-  EndGeneration(why, /*abort=*/true, turn);
+void WorkerState::CheckExecuting(const WorkerTurn& turn) {
+  if (succession_.aborted()) return;
+  const auto* overdue = generation_.launched.TakeOverdue(turn.now);
+  if (overdue == nullptr) return;
+  const auto& [key, batch] = *overdue;
+  const std::string what =
+      absl::StrCat("tensor ", batch.overdue_tensor, " was still executing at its deadline on rank ",
+                   ToInt(options_.rank));
+  SendFailed(key, batch.overdue_tensor, what, std::nullopt, turn);
+  EndGeneration(Ended(what), /*abort=*/true, turn);
+}
+
+void WorkerState::CheckSchedules(const WorkerTurn& turn) {
+  generation_.schedules.ClearQuestion();
+  if (generation_.launched.TakeLeftBehind(turn.now)) {
+    const absl::Status& end = succession_.end();
+    EndGeneration(end.ok() ? absl::CancelledError("this worker is shutting down") : end,
+                  /*abort=*/true, turn);
+  }
+  const absl::Status status = generation_.schedules.Tick(ForSchedules(turn));
+  if (!status.ok()) EndGeneration(Ended(status.message(), status.code()), /*abort=*/true, turn);
+}
+
+void WorkerState::CheckVerdict(const WorkerTurn& turn) {
+  if (turn.now < generation_.launched.verdict_deadline()) return;
+  // coordd has not said who died: what the data plane saw has to do.
+  const absl::string_view seen = generation_.launched.local_failure().message();
+  const absl::Status& end = succession_.end();
+  EndGeneration(
+      end.ok() ? Ended(seen) : absl::Status(end.code(), absl::StrCat(end.message(), "; ", seen)),
+      /*abort=*/true, turn);
+}
+
+void WorkerState::CheckLease(const WorkerTurn& turn) {
+  if (turn.now < session_.heartbeats().lease_until() || !counts_lease()) return;
+  const absl::Status silent = absl::UnavailableError(
+      absl::StrCat("coordd has not answered this rank's heartbeats for ",
+                   SecondsText(options_.lease), ": it may count the rank as lost"));
+  if (MayResume(silent)) return Detach(silent, turn);
+  GiveUp(Ended(silent.message(), silent.code()), turn);
+}
+
+void WorkerState::Report(const WorkerTurn& turn) {
+  // In the next generation, or to the next coordd.
+  if (succession_.expects_next() || !attached()) return;
+  if (pending_.unreported() > 0) SendAll(pending_.Report(generation_.slots, JoinWaits()), turn);
+}
+
+void WorkerState::SendHeartbeat(const WorkerTurn& turn) {
+  if (turn.now < session_.heartbeats().next_heartbeat() || !sends_heartbeats()) return;
+  session_.heartbeats().Sent(session_.terms().pace, turn.now);
+  v1::WorkerMessage message;
+  *message.mutable_heartbeat() = HeartbeatOf(pending_, generation_, totals_, turn.now);
+  Send(std::move(message), turn);
+}
+
+void WorkerState::SendAll(std::vector<v1::WorkerMessage> messages, const WorkerTurn& turn) {
+  for (v1::WorkerMessage& message : messages) Send(std::move(message), turn);
+}
+
+void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
+                             std::optional<Suspect> suspect, const WorkerTurn& turn) {
+  v1::WorkerMessage message;
+  v1::CollectiveFailed& failed = *message.mutable_collective_failed();
+  failed.set_lane(ToInt(batch.first));
+  failed.set_sequence(batch.second);
+  failed.set_tensor(tensor);
+  failed.set_detail(ShortenedText(detail, kMaxReasonBytes));
+  failed.set_suspect_rank(suspect.has_value() ? ToInt(suspect->rank) : -1);
+  failed.set_suspect_silent(suspect.has_value() && suspect->silent);
+  Send(std::move(message), turn);
 }
 
 }  // namespace coordd

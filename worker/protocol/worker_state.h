@@ -3,35 +3,28 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
 #include "worker/base/shared_spec.h"
+#include "worker/protocol/arriving_membership.h"
 #include "worker/protocol/coordinator_session.h"
-#include "worker/protocol/goodbye.h"
-#include "worker/protocol/launched_batches.h"
+#include "worker/protocol/heartbeat_message.h"
 #include "worker/protocol/pending_tensors.h"
-#include "worker/protocol/process_set_state.h"
-#include "worker/protocol/received_log.h"
-#include "worker/protocol/scheduled_work.h"
-#include "worker/protocol/slot_table.h"
+#include "worker/protocol/requested_trace.h"
 #include "worker/protocol/tensor_traits.h"
 #include "worker/protocol/turn.h"
 #include "worker/protocol/worker_events.h"
+#include "worker/protocol/worker_generation.h"
+#include "worker/protocol/worker_leaving.h"
+#include "worker/protocol/worker_succession.h"
 
 namespace coordd {
-
-// Once the members have agreed on a change, what executes ends by itself, since all have launched
-// it. A program that has agreed on nothing is aborted after this.
-inline constexpr absl::Duration kAskedAbortWait = absl::Seconds(1);
 
 struct WorkerStateOptions {
   Epoch epoch;
@@ -84,9 +77,8 @@ CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options);
 // generation is over by then, it says that, and hears of the next one, or that it has to report
 // (again) what became of the last.
 //
-// Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
-// worker_state_tick.cc (time), worker_state_reforming.cc,
-// worker_state_resume.cc and worker_state_trace.cc.
+// Implemented in worker_state.cc (what comes in while a generation lives, and time) and
+// worker_state_changes.cc (how it ends, what follows, lost sessions, the goodbye).
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -100,29 +92,30 @@ class WorkerState {
   absl::Time NextScheduleDeadline() const;
   // Whether a thread of the program waits for one of these, asked by the last Tick; of one that is,
   // ProgramWaits tells.
-  const std::vector<TensorId>& question() const { return schedules_.question(); }
+  const std::vector<TensorId>& question() const { return generation_.schedules.question(); }
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
-    return (has_report() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
-           report_is_due() || (asked_abort_.has_value() && launched_.empty());
+    return (has_report() && attached() && !succession_.expects_next()) ||
+           (leaving_.leaves() && !leaving_.stopped()) || report_is_due() ||
+           (succession_.holds_abort() && generation_.launched.empty());
   }
   // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
   bool attached() const { return session_.attached(); }
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
-  bool stopped() const { return stopped_; }
+  bool stopped() const { return leaving_.stopped(); }
 
   // Those that the ranks have asked for.
-  std::vector<DefineProcessSet> process_sets() const { return process_sets_.AskedFor(); }
+  std::vector<DefineProcessSet> process_sets() const { return generation_.process_sets.AskedFor(); }
   // OK while the generation is alive.
-  const absl::Status& status() const { return end_; }
+  const absl::Status& status() const { return succession_.end(); }
   int64_t pending_tensors() const;
   int64_t unreported_tensors() const { return static_cast<int64_t>(pending_.unreported()); }
-  int64_t executing_batches() const { return static_cast<int64_t>(launched_.size()); }
+  int64_t executing_batches() const { return static_cast<int64_t>(generation_.launched.size()); }
   // How late this rank comes to collectives, as coordd has told last.
   absl::Duration arrival_lag() const { return session_.heartbeats().arrival_lag(); }
   // coordd asks where the program is. Once.
-  bool TakeStackWanted() { return session_.heartbeats().TakeStackWanted() && !leaving_; }
+  bool TakeStackWanted() { return session_.heartbeats().TakeStackWanted() && !leaving_.leaves(); }
   // How late the last heartbeat was sent.
   absl::Duration heartbeat_lag() const { return session_.heartbeats().lag(); }
 
@@ -139,114 +132,45 @@ class WorkerState {
   void On(LeaveRequested& in, const WorkerTurn& turn);
   void On(StopForced& in, const WorkerTurn& turn);
 
+  // --- what coordd says in a generation ---
+  // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
+  // again.
+  bool IsOfThisSession(const CoordinatorSaid& in, const WorkerTurn& turn);
   void OnGenerationMessage(const v1::CoordinatorMessage& message, const WorkerTurn& turn);
   void OnPlan(const v1::CollectivePlan& plan, const WorkerTurn& turn);
-  // The pending tensor that a plan or a failure for this set means; end(): none.
-  PendingTensors::iterator FindPending(ProcessSetId process_set, absl::string_view name);
-  // The tensors of a batch. INTERNAL: it has none, or by slots that coordd has not given.
-  absl::StatusOr<std::vector<absl::string_view>> NamesOf(const v1::FusedBatch& batch);
-  // What a batch says about a tensor that this rank, which has joined, has not submitted. INTERNAL:
-  // it has not joined, or nothing is said.
-  absl::StatusOr<TensorSpec> AbsentSpec(const v1::FusedBatch& batch, int index,
-                                        absl::string_view name) const;
-  absl::Status LearnSlots(const v1::CollectivePlan& plan);
-  // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
-  // any more.
-  absl::Status PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing,
-                         const WorkerTurn& turn);
-  // Moves one of the batch's tensors from pending to executing.
-  void PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing, LaunchBatch& launch,
-                  const WorkerTurn& turn);
-  void OnProcessSetChange(const v1::ProcessSetChange& change, const WorkerTurn& turn);
   void OnFailures(const v1::TensorFailures& failures, const WorkerTurn& turn);
-  void OnAbort(const v1::Abort& abort, const WorkerTurn& turn);
-
-  // worker_state_reforming.cc
-  // What the next generation begins with, until all of it is there.
-  void OnNext(const v1::CoordinatorMessage& message, const WorkerTurn& turn);
-  void OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
-                    const WorkerTurn& turn);
-  // Whether something was submitted for an older generation, whose end the program has to see.
-  bool IsOutdated(Generation submitted_for) const {
-    return ToInt(submitted_for) != 0 && submitted_for < options_.generation;
-  }
-  bool IsOutdated(Generation submitted_for, const TensorSpec& spec) const {
-    return IsOutdated(submitted_for) && !(continues() && OutlivesGeneration(spec));
-  }
-  void AskForChange(const WorkerTurn& turn);
-  void OnDrainNotice(const v1::DrainNotice& notice, const WorkerTurn& turn);
-  void SetDrain(absl::Time until, const WorkerTurn& turn);
-  void AskToLeave(const WorkerTurn& turn);
-  bool is_to_leave() const {
-    return drain_asked_.has_value() || drain_until_ != absl::InfiniteFuture();
-  }
-  // An Abort on which the members had agreed, once what was executing has ended.
-  void CheckAskedAbort(const WorkerTurn& turn);
-  bool has_report() const {
-    const size_t unreported = pending_.unreported();
-    return unreported > 0 && (unreported > 1 || !JoinWaits());
-  }
-  bool report_is_due() const {
-    return reforms_ && !reported_ && !leaving_ && launched_.empty() && attached();
-  }
-  void ReportRecovery(const WorkerTurn& turn);
-  bool continues() const { return options_.on_failure == OnFailure::kContinue; }
-  // The generation is over, and programs need not know: everything goes on in the next one.
-  void Interrupt(const absl::Status& why, const WorkerTurn& turn);
-  // Takes back what was launched and interrupted; whether that was possible.
-  bool TakeAgain(SubmittedTensor& tensor, const WorkerTurn& turn);
-  // When coordd has to have said who is to blame for a failure here.
-  void AwaitVerdict(absl::Time now);
-  // No generation follows.
-  void EndForGood(absl::Status why, const WorkerTurn& turn);
-  // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
-  void GiveUp(absl::Status why, const WorkerTurn& turn);
-  bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
-
+  void OnProcessSetChange(const v1::ProcessSetChange& change, const WorkerTurn& turn);
   void OnSchedule(const v1::Schedule& schedule, const WorkerTurn& turn);
   void OnFreeze(const v1::Freeze& freeze, const WorkerTurn& turn);
   void OnCut(const v1::Cut& cut, const WorkerTurn& turn);
   void EndForFault(const ScheduledWork::Fault& fault, const WorkerTurn& turn);
-  void CheckSchedules(const WorkerTurn& turn);
+  // Whether the join is not reported before a cut: behind that there may be what came before it.
   bool JoinWaits() const;
   ScheduledWork::Context ForSchedules(const WorkerTurn& turn) {
-    return {turn, pending_, launched_, session_, leaving_};
+    return {turn, pending_, generation_.launched, session_, leaving_.leaves()};
+  }
+  RequestedTrace::Context ForTrace(const WorkerTurn& turn) const {
+    return {turn, generation_.schedules, session_};
   }
 
-  // worker_state_trace.cc
-  void OnTrace(const v1::Trace& trace, const WorkerTurn& turn);
-  void AnswerTraceBegin(const WorkerTurn& turn);
-  void EndTraceWhenComplete(const WorkerTurn& turn);
-  void EndTrace(bool send, const WorkerTurn& turn);
-
-  // worker_state_resume.cc
-  bool MayResume(const absl::Status& ended) const;
-  void Detach(const absl::Status& why, const WorkerTurn& turn);
-  void TryAgain(const WorkerTurn& turn);
-  // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
-  // again.
-  bool IsOfThisSession(const CoordinatorSaid& in, const WorkerTurn& turn);
-  void OnResumed(const v1::Resumed& resumed, const WorkerTurn& turn);
-  void SendResume(const WorkerTurn& turn);
-  std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
-  void ReportAnew(const WorkerTurn& turn);
-  void Log(v1::CoordinatorMessage message);
-
-  // `abort`: also what is executing.
-  void EndGeneration(absl::Status why, bool abort, const WorkerTurn& turn);
-  void FailEverything(const WorkerTurn& turn);
-  void ProtocolError(absl::string_view what, const WorkerTurn& turn);
-  void WithdrawProcessSets(const WorkerTurn& turn);
-
+  // --- time ---
   void CheckDeadlines(const WorkerTurn& turn);
   void CheckExecuting(const WorkerTurn& turn);
-  void Report(const WorkerTurn& turn);
+  void CheckSchedules(const WorkerTurn& turn);
+  void CheckVerdict(const WorkerTurn& turn);
+  void CheckLease(const WorkerTurn& turn);
+  void WithdrawProcessSets(const WorkerTurn& turn);
   void SendHeartbeat(const WorkerTurn& turn);
-  void TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time now,
-                      v1::LanePosition& position);
-  void LeaveFailing(const WorkerTurn& turn);
-  void LeaveWhenDrained(const WorkerTurn& turn);
-  void SayGoodbye(const WorkerTurn& turn);
+  void Report(const WorkerTurn& turn);
+  bool has_report() const {
+    const size_t unreported = pending_.unreported();
+    return unreported > 0 && (unreported > 1 || !JoinWaits());
+  }
+  bool counts_lease() const {
+    const bool waits = succession_.expects_next() && !leaving_.leaves();
+    return (succession_.end().ok() || waits) && attached();
+  }
+  bool sends_heartbeats() const { return session_.can_send() && !leaving_.said_goodbye(); }
   void Send(v1::WorkerMessage message, const WorkerTurn& turn) {
     session_.Send(std::move(message), turn);
   }
@@ -254,57 +178,69 @@ class WorkerState {
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                   std::optional<Suspect> suspect, const WorkerTurn& turn);
 
+  // --- worker_state_changes.cc: the end of a generation ---
+  absl::Status Ended(absl::string_view why,
+                     absl::StatusCode code = absl::StatusCode::kAborted) const;
+  void OnAbort(const v1::Abort& abort, const WorkerTurn& turn);
+  // An Abort on which the members had agreed, once what was executing has ended.
+  void CheckHeldAbort(const WorkerTurn& turn);
+  // `abort`: also what is executing.
+  void EndGeneration(absl::Status why, bool abort, const WorkerTurn& turn);
+  void FailEverything(const WorkerTurn& turn);
+  void ProtocolError(absl::string_view what, const WorkerTurn& turn);
+  // The generation is over, and programs need not know: everything goes on in the next one.
+  void Interrupt(const absl::Status& why, const WorkerTurn& turn);
+  // No generation follows.
+  void EndForGood(absl::Status why, const WorkerTurn& turn);
+  // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
+  void GiveUp(absl::Status why, const WorkerTurn& turn);
+  // When coordd has to have said who is to blame for a failure here.
+  void AwaitVerdict(absl::Time now);
+
+  // --- the next generation ---
+  bool report_is_due() const {
+    return succession_.report_is_due() && !leaving_.leaves() && generation_.launched.empty() &&
+           attached();
+  }
+  void ReportRecovery(const WorkerTurn& turn);
+  void OnNext(const v1::CoordinatorMessage& message, const WorkerTurn& turn);
+  void OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
+                    const WorkerTurn& turn);
+  // Takes back what was launched and interrupted; whether that was possible.
+  bool TakeAgain(SubmittedTensor& tensor, const WorkerTurn& turn);
+  // Whether something was submitted for an older generation, whose end the program has to see.
+  bool IsOutdated(Generation submitted_for) const {
+    return ToInt(submitted_for) != 0 && submitted_for < options_.generation;
+  }
+  bool IsOutdated(Generation submitted_for, const TensorSpec& spec) const {
+    return IsOutdated(submitted_for) && !(succession_.continues() && OutlivesGeneration(spec));
+  }
+  void AskForChange(const WorkerTurn& turn);
+  void AskToLeave(const WorkerTurn& turn);
+
+  // --- a lost session ---
+  bool MayResume(const absl::Status& ended) const;
+  void Detach(const absl::Status& why, const WorkerTurn& turn);
+  void TryAgain(const WorkerTurn& turn);
+  void OnResumed(const v1::Resumed& resumed, const WorkerTurn& turn);
+  void SendResume(const WorkerTurn& turn);
+  void ReportAnew(const WorkerTurn& turn);
+
+  // --- the goodbye ---
+  void LeaveFailing(const WorkerTurn& turn);
+  void LeaveWhenDrained(const WorkerTurn& turn);
+  void SayGoodbye(const WorkerTurn& turn);
+
   WorkerStateOptions options_;  // of the generation
 
-  PendingTensors pending_;
-  SlotTable slots_;
-  ProcessSetState process_sets_;
-  LaunchedBatches launched_;
-
-  ScheduledWork schedules_;
-  std::optional<v1::Abort> asked_abort_;  // to be heeded when nothing executes, or then
-  absl::Time asked_abort_deadline_;
-
-  struct Tracing {
-    int64_t id = 0;  // 0: nothing is recorded for coordd
-    LaneId lane;     // whose repetitions are steps; 0: none
-    int64_t bytes_max = 0;
-    int64_t from_cycle = 0, until_cycle = 0;  // 0: until coordd says so
-  };
-  Tracing tracing_;
-
-  absl::Status end_;
-  bool aborted_ = false;  // AbortExecution was given
-  // This generation is over, and as far as this rank knows another one follows it.
-  bool expects_next_ = false;
-  bool reforms_ = false;           // the coordd that this rank has a session with has said so
-  bool reports_sets_ = false;      // and wants to know the process sets
-  bool reported_ = false;          // and has been told what has become of it: RecoveryReport
-  bool has_ended_ = false;         // some coordd has been: nothing of it executes
-  bool asked_for_change_ = false;  // of members, in this generation
-  std::optional<v1::CoordinatorMessage> arriving_;  // a Membership whose sets are still to come
-  v1::ProcessSets arriving_sets_;
-  std::vector<v1::Departure> departures_;  // as coordd has named them
-  absl::Status change_;                    // why the last generation ended; OK: this is the first
-  std::optional<DrainAsked> drain_asked_;  // by the program
-  absl::Time drain_until_ = absl::InfiniteFuture();  // infinite: this rank may stay
-  bool leaving_ = false;
-  Goodbye goodbye_;    // that is to be said, when leaving
-  bool left_ = false;  // Leave was sent
-  bool stopped_ = false;
-
+  PendingTensors pending_;  // what continues stays from one generation to the next
+  WorkerGeneration generation_;
+  WorkerSuccession succession_;
+  ArrivingMembership arriving_;
   CoordinatorSession session_;
-  int64_t position_ = 0;  // of the message at hand
-  ProcessSetId to_;       // of the schedule that it freezes or cuts
-  ReceivedLog log_;
-  int32_t last_process_set_ = 0;  // the highest numbers that coordd has used
-  int64_t sets_position_ = 0;     // of the last addition or end of a set of which all hear
-  struct Totals {                 // of all generations
-    int64_t collectives = 0;
-    int64_t bytes = 0;
-    int64_t batches = 0;
-  };
-  Totals totals_;
+  WorkerLeaving leaving_;
+  RequestedTrace trace_;
+  WorkTotals totals_;
 };
 
 }  // namespace coordd

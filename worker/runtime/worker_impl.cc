@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,9 @@
 #include "common/base/status_macros.h"
 #include "common/launch/host_identity.h"
 #include "worker/execute/worker_errors.h"
+#include "worker/interfaces/peer_status.h"
 #include "worker/protocol/join_message.h"
+#include "worker/runtime/comm_maker.h"
 #include "worker/runtime/worker_runtime.h"
 
 namespace coordd {
@@ -24,6 +27,7 @@ constexpr absl::Duration kDestructorTimeout = absl::Seconds(5);
 // Whoever has joined waits for what the others still have to do, the rest of an epoch perhaps. That
 // they are silent, or gone, ends the join long before this does.
 constexpr absl::Duration kJoinTimeout = absl::Hours(7 * 24);
+constexpr size_t kMaxNameBytes = 256;  // of a comm
 
 }  // namespace
 
@@ -120,12 +124,12 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
           [&r] { return r.store.Stored(); },
           [this] {
             MutexLock lock(&mu_);
-            work_finished_ = true;
+            ending_.NoteWorkFinished();
             changed_.NotifyAll();
           },
           [this] {
             MutexLock lock(&mu_);
-            stopped_ = true;
+            ending_.NoteStopped();
             changed_.NotifyAll();
           }});
   // Control first: the lease must not run out while the data plane connects.
@@ -450,6 +454,41 @@ absl::StatusOr<std::vector<int32_t>> WorkerImpl::ProcessSetRanks(ProcessSetId pr
 
 std::vector<ProcessSetId> WorkerImpl::ProcessSets() const {
   return runtime_->process_sets.Numbers();
+}
+
+absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId process_set,
+                                                             const std::string& name,
+                                                             absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a comm whose name has ", name.size(),
+                                                   " bytes, expected 1 to ", kMaxNameBytes));
+  }
+  if (options_.on_failure == OnFailure::kContinue) {
+    return absl::UnimplementedError(
+        absl::StrCat("comm ", name, ": its calls cannot be repeated with on_failure continue; ",
+                     "expected end or raise"));
+  }
+  BareComm::Parts parts;
+  parts.name = name;
+  parts.plane = view->plane;
+  COORDD_ASSIGN_OR_RETURN(parts.ranks, ProcessSetRanks(process_set));
+  const auto self = std::find(parts.ranks.begin(), parts.ranks.end(), view->placement.rank);
+  if (self == parts.ranks.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("comm ", name, ": rank ", view->placement.rank,
+                                                   " is not in process set ", ToInt(process_set)));
+  }
+  parts.self = static_cast<int32_t>(self - parts.ranks.begin());
+  parts.timeout = timeout > absl::ZeroDuration() ? timeout : options_.collective_timeout;
+  parts.polling_threads = view->placement.local_size;
+  parts.cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  parts.metrics = &runtime_->metrics;
+  parts.clock = &clock_;
+  parts.report_failure = [this, generation = view->placement.generation](const absl::Status& why) {
+    runtime_->inbox.PushUnbounded(
+        ConnectFailed{generation, why, SuspectOf(why), /*was_connected=*/true});
+  };
+  return MakeComm(*this, process_set, std::move(parts));
 }
 
 }  // namespace coordd

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,10 +16,12 @@
 #include "worker/api/worker.h"
 #include "worker/base/fork_guard.h"
 #include "worker/gpu/plane/gpu_access.h"
-#include "worker/runtime/bare_comm.h"
+#include "worker/runtime/generation_callbacks.h"
+#include "worker/runtime/generation_plane.h"
 #include "worker/runtime/join_session.h"
 #include "worker/runtime/rank_memory.h"
 #include "worker/runtime/submission_check.h"
+#include "worker/runtime/worker_ending.h"
 
 namespace coordd {
 
@@ -139,11 +140,6 @@ class WorkerImpl final : public Worker {
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(const View& view, ProcessSetId process_set) const;
   absl::StatusOr<ProcessSetId> AskForProcessSet(ProcessSetAsked asked);
-  // One number of each member of a set, reduced.
-  absl::StatusOr<int64_t> Agree(ProcessSetId process_set, std::string tensor, ReduceOp op,
-                                int64_t number, absl::Duration timeout);
-  // Tries once to make a lane with a number that is free on all members; whether one was.
-  absl::StatusOr<bool> FindLane(ProcessSetId process_set, int attempt, BareComm::Parts& parts);
   // Comms of what callers know or will know end with this.
   void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With that, and what follows it.
@@ -179,13 +175,8 @@ class WorkerImpl final : public Worker {
   bool next_connected_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status connect_status_ ABSL_GUARDED_BY(mu_);  // of next_
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;     // view_'s generation; another one follows
-  std::vector<std::shared_ptr<const GenerationCallback>> generation_callbacks_ ABSL_GUARDED_BY(mu_);
-  std::optional<std::thread::id> calls_back_ ABSL_GUARDED_BY(mu_);  // the thread that is in one
-  bool work_finished_ ABSL_GUARDED_BY(mu_) = false;                 // control has said so
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;                       // likewise
-  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;                 // somebody is in Shutdown
-  bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);
+  GenerationCallbacks callbacks_ ABSL_GUARDED_BY(mu_);
+  WorkerEnding ending_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

@@ -1,14 +1,16 @@
-// The part of WorkerImpl that changes from one generation to the next.
+// The part of WorkerImpl that changes from one generation to the next, of its memory, and of a
+// worker's end.
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/launch/host_identity.h"
-#include "common/machine/gpu_network.h"
 #include "common/protocol/protocol_bounds.h"
 #include "worker/interfaces/peer_status.h"
 #include "worker/protocol/join_message.h"
+#include "worker/runtime/device_plane_options.h"
 #include "worker/runtime/worker_runtime.h"
 
 namespace coordd {
@@ -58,7 +60,7 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
 // Where programs go on without being asked, they are in it at once: before anything of it executes,
 // and before what cannot go on fails.
 void WorkerImpl::EnterNext() {
-  std::vector<std::shared_ptr<const GenerationCallback>> callbacks;
+  GenerationCallbacks::Shared callbacks;
   Placement entered;
   {
     MutexLock lock(&mu_);
@@ -66,26 +68,20 @@ void WorkerImpl::EnterNext() {
     view_ = next_;
     interrupted_ = false;
     entered = view_->placement;
-    callbacks = generation_callbacks_;
-    calls_back_ = std::this_thread::get_id();
+    callbacks = callbacks_.Begin();
     changed_.NotifyAll();
   }
   for (const auto& callback : callbacks) (*callback)(entered);
   MutexLock lock(&mu_);
-  calls_back_.reset();
+  callbacks_.End();
   changed_.NotifyAll();
 }
 
 void WorkerImpl::OnGeneration(GenerationCallback entered) {
   MutexLock lock(&mu_);
-  if (entered != nullptr) {
-    generation_callbacks_.push_back(std::make_shared<const GenerationCallback>(std::move(entered)));
-    return;
-  }
-  generation_callbacks_.clear();
-  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return !calls_back_.has_value() || calls_back_ == std::this_thread::get_id();
-  };
+  if (entered != nullptr) return callbacks_.Add(std::move(entered));
+  callbacks_.Clear();
+  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return callbacks_.idle(); };
   clock_.Await(&mu_, &changed_, ended, absl::InfiniteFuture());
 }
 
@@ -97,24 +93,6 @@ void WorkerImpl::OnGenerationInterrupted() {
 void WorkerImpl::MakeDevicePlane(Generation generation, const GroupLayout& layout,
                                  GenerationPlane& plane) {
   Runtime& r = *runtime_;
-  DevicePlaneOptions options;
-  options.generation = ToInt(generation);
-  options.default_device = std::max(DeviceOf(options_.launch), 0);
-  options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
-  options.host = ThisHost(options_.node_id).hostname;
-  options.rules = options_.device_rules;
-  options.backend.register_buffers = options_.register_gpu_buffers;
-  options.backend.gate_limit = options_.gpu_gate_limit;
-  options.backend.shrink = options_.shrink_gpu_communicators;
-  options.symmetric_windows = options_.symmetric_gpu_windows;
-  options.environment = options_.nccl_environment;
-  options.network = LookForGpuNetwork(options.environment);
-  const TransportChoice transport = options_.transport;
-  options.host_uses_rdma =
-      (transport == TransportChoice::kAuto || transport == TransportChoice::kUcx) &&
-      options_.ucx_environment.count("UCX_TLS") == 0;
-  const auto machine = options.environment.find("NCCL_HOSTID");
-  options.machine = machine == options.environment.end() ? options.host : machine->second;
   DevicePlane::Hooks hooks;
   hooks.finished = [&r](std::unique_ptr<BatchJob> batch) {
     r.completion->Finish(std::move(batch));
@@ -137,8 +115,8 @@ void WorkerImpl::MakeDevicePlane(Generation generation, const GroupLayout& layou
   };
   hooks.end_lane = [&plane](LaneId lane) { plane.executor->EndLane(lane); };
   hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
-  plane.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *plane.store,
-                                                clock_, std::move(hooks));
+  plane.devices = std::make_shared<DevicePlane>(DevicePlaneOptionsOf(options_, generation), layout,
+                                                r.gpus, *plane.store, clock_, std::move(hooks));
 }
 
 void WorkerImpl::OnConnected(Generation generation, const absl::Status& status) {
@@ -305,6 +283,148 @@ absl::Status WorkerImpl::AskToLeave(absl::Duration grace, const std::string& rea
   }
   runtime_->inbox.PushUnbounded(DrainAsked{clock_.Now() + grace, reason});
   return absl::OkStatus();
+}
+
+// --- memory of a generation -------------------------------------------------------------------
+
+absl::StatusOr<void*> WorkerImpl::AllocateMemory(int64_t size_bytes) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  // With kContinue a collective is repeated in the next generation, while somebody may still be
+  // writing the result of the last one.
+  return memory_->Allocate(size_bytes, view->plane, options_.on_failure != OnFailure::kContinue);
+}
+
+absl::Status WorkerImpl::FreeMemory(void* memory) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  return memory_->Free(memory);
+}
+
+absl::StatusOr<void*> WorkerImpl::RegisterMemory(const FileRange& file, absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  absl::StatusOr<void*> memory =
+      memory_->Register(file, view->plane, options_.on_failure != OnFailure::kContinue,
+                        DeadlineOf(timeout, clock_.Now()));
+  if (memory.ok()) return memory;
+  return VerdictOn(*view->plane, memory.status());
+}
+
+// Somebody's socket, or the store, may tell of a loss before coordd has said who it is.
+absl::Status WorkerImpl::VerdictOn(GenerationPlane& plane, absl::Status status) const {
+  constexpr absl::Duration kPatience = absl::Seconds(10);
+  const bool lost = absl::IsUnavailable(status) || absl::IsAborted(status);
+  const absl::Status ended =
+      lost ? plane.end.Await(clock_, clock_.Now() + kPatience) : plane.end.status();
+  if (ended.ok()) return status;
+  if (plane.devices != nullptr) plane.devices->ToldOfTheEnd();
+  return ended;
+}
+
+absl::Status WorkerImpl::UnregisterMemory(void* memory, absl::Duration timeout) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  const absl::StatusOr<ViewPtr> view = CurrentView();
+  const absl::Status status = memory_->Unregister(memory, DeadlineOf(timeout, clock_.Now()));
+  if (status.ok() || absl::IsInvalidArgument(status) || !view.ok()) return status;
+  return VerdictOn(*(*view)->plane, status);
+}
+
+absl::Status WorkerImpl::CheckMapped(const void* memory, int64_t size_bytes) const {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  return memory_->CheckMapped(memory, size_bytes);
+}
+
+// --- the end: a goodbye, a failure, or neither ---------------------------------------------------
+
+absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {
+  return EndBy(LeaveRequested{}, timeout);
+}
+
+absl::Status WorkerImpl::Fail(const std::string& failure, absl::Duration timeout) {
+  return EndBy(LeaveRequested{.failure = failure.empty() ? "an error" : failure}, timeout);
+}
+
+absl::Status WorkerImpl::FailByExit(int status, absl::Duration timeout) {
+  constexpr int kKept = 0xff;  // what is left of it for whoever waits for the process
+  const int kept = status & kKept;
+  return Fail(
+      absl::StrCat("it exits with status ", status,
+                   kept == status ? "" : absl::StrCat(", of which the system keeps ", kept)),
+      timeout);
+}
+
+absl::Status WorkerImpl::FinishWork(absl::Duration hold, absl::Duration timeout) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  const absl::Time now = clock_.Now();
+  MutexLock lock(&mu_);
+  if (ending_.phase() != WorkerEnding::Phase::kRuns || runtime_->control == nullptr)
+    return absl::OkStatus();
+  ending_.AskToFinish();
+  runtime_->inbox.PushUnbounded(LeaveRequested{.held_until = now + hold});
+  auto is_over = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ending_.work_finished(); };
+  if (clock_.Await(&mu_, &changed_, is_over, now + timeout)) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("this rank's collectives had not ended within ", absl::FormatDuration(timeout)));
+}
+
+absl::Status WorkerImpl::EndBy(LeaveRequested how, absl::Duration timeout) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  const absl::Time deadline = clock_.Now() + timeout;
+  const bool finishes = how.failure.empty();
+  {
+    MutexLock lock(&mu_);
+    if (!ending_.Begin()) {
+      // Another thread waits for what this one knows that it will not come to its end.
+      const bool ends = ending_.phase() == WorkerEnding::Phase::kEnds;
+      if (ends && !finishes && runtime_->control != nullptr)
+        runtime_->inbox.PushUnbounded(std::move(how));
+      while (ending_.phase() != WorkerEnding::Phase::kEnded) changed_.Wait(&mu_);
+      return ending_.result();
+    }
+  }
+  absl::Status result;
+  if (runtime_->control != nullptr) {
+    runtime_->inbox.PushUnbounded(std::move(how));
+    MutexLock lock(&mu_);
+    auto has_stopped = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ending_.stopped(); };
+    if (!clock_.Await(&mu_, &changed_, has_stopped, deadline)) {
+      result = absl::DeadlineExceededError(
+          absl::StrCat("the worker was stopped by force: its collectives had not ended, or coordd "
+                       "had not answered, within ",
+                       absl::FormatDuration(timeout)));
+      runtime_->inbox.PushUnbounded(StopForced{});
+      clock_.Await(&mu_, &changed_, has_stopped, absl::InfiniteFuture());
+    }
+  }
+  {
+    MutexLock lock(&mu_);
+    EndComms(absl::CancelledError("this worker has left the job"));
+  }
+  TearDown();
+  MutexLock lock(&mu_);
+  if (status_.ok()) status_ = absl::CancelledError("this worker has left the job");
+  ending_.End(result);
+  changed_.NotifyAll();
+  return result;
+}
+
+void WorkerImpl::TearDown() {
+  Runtime& r = *runtime_;
+  r.inbox.Close();
+  if (r.control != nullptr) {
+    r.control->Join();
+    r.control->plane()->Stop();
+    r.gpus.TakeKept();  // which ends it
+  }
+  if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
+  if (r.completion != nullptr) r.completion->Stop();
+  if (const absl::Status timeline = StopTimeline(); !timeline.ok())
+    COORDD_LOG(kWarning, timeline.message());
+  {
+    // What it has forwarded has ended; the rest fails. Whoever submits now finds it closed.
+    MutexLock lock(&r.stager_mu);
+    r.stager_ended = true;
+    if (r.stager != nullptr) r.stager->Stop();
+  }
+  r.http.reset();
 }
 
 }  // namespace coordd

@@ -207,5 +207,13 @@ TEST(CheckSame, NamesTheFieldThatDiffers) {
   differs_in([](auto& s) { s.memory = MemoryKind::kCuda; }, "memory cuda");
 }
 
+TEST(CollectiveKindTest, OfWhatIsNoKindNothingIsTrueButThatItHasAPayload) {
+  for (const CollectiveKind kind : {CollectiveKind{0}, CollectiveKind{200}}) {
+    EXPECT_FALSE(Reduces(kind) || HasRoot(kind) || IsPairwise(kind) || NeedsEveryRank(kind));
+    EXPECT_FALSE(FirstDimensionMayDiffer(kind) || CanFuse(kind));
+    EXPECT_TRUE(HasPayload(kind));
+  }
+}
+
 }  // namespace
 }  // namespace coordd

@@ -3,12 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/machine/build_info.h"
 #include "common/protocol/tensor_spec.h"
@@ -34,12 +32,12 @@ NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
       options_(std::move(options)),
       clock_(clock),
       waits_(std::make_shared<HostWaits>(runtime_, options_.device)),
-      calls_(std::make_shared<StreamCalls>(runtime_, options_.device)) {
-  if (options_.window != nullptr) buffers_.push_back(options_.window->span());
-}
+      calls_(std::make_shared<StreamCalls>(runtime_, options_.device)),
+      buffers_(runtime_, options_.device, options_.window),
+      hierarchy_buffers_(runtime_, options_.device) {}
 
 NcclBackend::~NcclBackend() {
-  if (watchdog_ == nullptr) return;
+  if (!watchdog_.started()) return;
   groups_.clear();  // whoever still makes a communicator stops
   const bool running = !enqueued_.empty() || !queue_.empty();
   if (running) watchdog_->Fail(CollectivesAborted());
@@ -49,7 +47,7 @@ NcclBackend::~NcclBackend() {
     failed_at_ = absl::InfinitePast();  // longer is not waited
     FailAll();
   }
-  watchdog_.reset();
+  watchdog_.End();
   calls_->Stop();
 }
 
@@ -77,15 +75,13 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   all.rank = ToInt(layout.self());
   all.size = layout.size();
   groups_[ProcessSetId{0}] = std::move(all);
-  watchdog_ = std::make_unique<NcclWatchdog>(
+  watchdog_.Start(std::make_unique<NcclWatchdog>(
       clock_, gate_->word(), options_.watchdog,
       [waits = waits_, calls = calls_] {
         calls->Release();
         waits->Release();
       },
-      [gate = gate_.get()] { return gate->Through(); });
-  watchdog_for_abort_.store(watchdog_.get());
-  if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
+      [gate = gate_.get()] { return gate->Through(); }));
   return absl::OkStatus();
 }
 
@@ -124,7 +120,7 @@ void NcclBackend::Discard(std::unique_ptr<KeptCommunicator> kept) {
 }
 
 std::unique_ptr<KeptCommunicator> NcclBackend::TakeKept() {
-  NcclWatchdog* const watchdog = watchdog_for_abort_.load();
+  NcclWatchdog* const watchdog = watchdog_.get();
   std::shared_ptr<NcclCommunicator> kept = watchdog != nullptr ? watchdog->TakeKept() : nullptr;
   if (kept == nullptr) return nullptr;
   const absl::StatusOr<bool> pending = kept->Pending();
@@ -214,7 +210,8 @@ bool NcclBackend::MoveFront() {
   if (channel.window != Channel::Window::kNone && !AwaitWindow(channel)) return false;
   absl::Status status;
   if (!front_pending_) {
-    RegisterBuffers(channel);
+    if (options_.register_buffers)
+      buffers_.RegisterWith(*channel.communicator, &channel.registered);
     watchdog_->SetOnDevice(true);
     status = Enqueue(front, group);
   }
@@ -289,7 +286,7 @@ bool NcclBackend::AwaitWindow(Channel& channel) {
   if (channel.window == Channel::Window::kWanted) {
     channel.window = Channel::Window::kPending;
     channel.window_by = clock_.Now() + options_.init_limit;
-    status = channel.communicator->RegisterWindow(buffers_.front());
+    status = channel.communicator->RegisterWindow(buffers_.window());
   }
   absl::StatusOr<bool> pending = channel.communicator->Pending();
   if (status.ok()) status = pending.status();
@@ -302,34 +299,8 @@ bool NcclBackend::AwaitWindow(Channel& channel) {
   if (!status.ok()) watchdog_->Fail(status);
   if (!status.ok() || *pending) return false;
   channel.window = Channel::Window::kNone;
-  if (channel.communicator->HasWindow()) {
-    channel.registered = 1;
-    NoteRegistered(0);
-  }
+  if (channel.communicator->HasWindow()) buffers_.NoteWindow(&channel.registered);
   return true;
-}
-
-void NcclBackend::NoteRegistered(size_t buffer) {
-  if (buffer < buffers_registered_) return;
-  buffers_registered_ = buffer + 1;
-  registered_bytes_.fetch_add(static_cast<int64_t>(buffers_[buffer].size()),
-                              std::memory_order_relaxed);
-}
-
-void NcclBackend::RegisterBuffers(Channel& channel) {
-  const NcclFunctions& nccl = runtime_->nccl.functions;
-  if (!options_.register_buffers || nccl.CommRegister == nullptr || nccl.CommDeregister == nullptr)
-    return;
-  for (; channel.registered < buffers_.size(); ++channel.registered) {
-    const absl::Status status = channel.communicator->Register(buffers_[channel.registered]);
-    if (absl::IsAborted(status)) return;
-    // Nobody else has to know: NCCL then copies, on this rank.
-    if (status.ok()) {
-      NoteRegistered(channel.registered);
-    } else {
-      COORDD_LOG(kWarning, "a fusion buffer is not registered: ", status.message());
-    }
-  }
 }
 
 absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
@@ -346,24 +317,17 @@ absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
 absl::Status NcclBackend::BeginHierarchical(Batch& batch, Group& group) {
   const Hierarchy& how = *group.hierarchy;
   const int64_t slot_bytes = HierarchicalAllreduce::SlotBytes(batch.args, how);
-  if (slots_ == nullptr || slots_->slot_bytes() < slot_bytes) {
-    const auto wanted = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(slot_bytes)));
-    COORDD_ASSIGN_OR_RETURN(
-        DeviceMemory memory,
-        DeviceMemory::AllocatePinned(*runtime_->device, options_.device,
-                                     static_cast<int64_t>(kHierarchySlots) * wanted));
-    // The smaller ones stay: to free pinned memory is to wait for the device.
-    if (slots_ != nullptr) outgrown_slots_.push_back(std::move(slots_));
-    slots_ = std::make_shared<HierarchySlots>(runtime_, std::move(memory));
-  }
-  COORDD_ASSIGN_OR_RETURN(batch.hierarchical,
-                          HierarchicalAllreduce::Create({.runtime = runtime_,
-                                                         .node = group.node.communicator,
-                                                         .kernels = &on_device_->kernels,
-                                                         .stream = on_device_->stream.get(),
-                                                         .calls = calls_.get(),
-                                                         .waits = waits_},
-                                                        how, batch.args, slots_, group.exchanges));
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<HierarchySlots> slots,
+                          hierarchy_buffers_.SlotsOf(slot_bytes));
+  COORDD_ASSIGN_OR_RETURN(
+      batch.hierarchical,
+      HierarchicalAllreduce::Create({.runtime = runtime_,
+                                     .node = group.node.communicator,
+                                     .kernels = &on_device_->kernels,
+                                     .stream = on_device_->stream.get(),
+                                     .calls = calls_.get(),
+                                     .waits = waits_},
+                                    how, batch.args, std::move(slots), group.exchanges));
   group.exchanges += batch.hierarchical->chunks();
   return absl::OkStatus();
 }
@@ -442,33 +406,21 @@ bool NcclBackend::FailAll() {
   std::move(queue_.begin(), queue_.end(), std::back_inserter(ending));
   queue_.clear();
   for (Batch& batch : ending) {
-    if (batch.hierarchical != nullptr) interrupted_.push_back(std::move(batch.hierarchical));
+    if (batch.hierarchical != nullptr) hierarchy_buffers_.Keep(std::move(batch.hierarchical));
     std::move(batch.done)(failure);
   }
   return !ending.empty();
 }
 
 absl::StatusOr<absl::Span<std::byte>> NcclBackend::AllocateFusionBuffer(int64_t size_bytes) {
-  if (options_.window != nullptr && !window_given_ &&
-      size_bytes <= static_cast<int64_t>(options_.window->span().size())) {
-    window_given_ = true;
-    return options_.window->span();
-  }
-  COORDD_ASSIGN_OR_RETURN(DeviceMemory memory,
-                          DeviceMemory::Allocate(*runtime_->device, options_.device, size_bytes));
-  fusion_buffers_.push_back(std::move(memory));
-  buffers_.push_back(fusion_buffers_.back().span());
-  return buffers_.back();
+  return buffers_.Allocate(size_bytes);
 }
 
-void NcclBackend::Abort() {
-  aborted_.store(true);
-  if (NcclWatchdog* watchdog = watchdog_for_abort_.load()) watchdog->Fail(CollectivesAborted());
-}
+void NcclBackend::Abort() { watchdog_.Abort(); }
 
 void NcclBackend::PassGate() {
   if (gate_ == nullptr) return;
-  NcclWatchdog* const watchdog = watchdog_for_abort_.load();
+  NcclWatchdog* const watchdog = watchdog_.get();
   gate_->Open();
   // What could not be revoked is aborted now: only so does it come through.
   if (watchdog != nullptr && !watchdog->released()) watchdog->GatePassed();

@@ -14,8 +14,11 @@
 #include "worker/gpu/cuda/device_kernels.h"
 #include "worker/gpu/nccl/communicator_maker.h"
 #include "worker/gpu/nccl/hierarchical_allreduce.h"
+#include "worker/gpu/nccl/hierarchy_buffers.h"
 #include "worker/gpu/nccl/host_waits.h"
+#include "worker/gpu/nccl/late_watchdog.h"
 #include "worker/gpu/nccl/nccl_communicator.h"
+#include "worker/gpu/nccl/nccl_fusion_buffers.h"
 #include "worker/gpu/nccl/nccl_gate.h"
 #include "worker/gpu/nccl/nccl_memory.h"
 #include "worker/gpu/nccl/nccl_watchdog.h"
@@ -101,7 +104,7 @@ class NcclBackend final : public CollectiveBackend {
   // for one that NCCL refuses.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   // Of these buffers; what several communicators have registered counts once. Thread-safe.
-  int64_t registered_bytes() const { return registered_bytes_.load(std::memory_order_relaxed); }
+  int64_t registered_bytes() const { return buffers_.registered_bytes(); }
   void Abort() override;
   // Thread-safe: the program has been told of the failure, so what is held at the gate may go on.
   // Returns when it has (NcclGate::Pass).
@@ -159,8 +162,6 @@ class NcclBackend final : public CollectiveBackend {
   }
   bool AwaitCommunicator(const CollectiveArgs& args, Group& group);
   bool AwaitWindow(Channel& channel);
-  void NoteRegistered(size_t buffer);
-  void RegisterBuffers(Channel& channel);
   absl::Status Enqueue(Batch& batch, Group& group);
   absl::Status BeginHierarchical(Batch& batch, Group& group);
   // What has been given to NCCL goes on, once NCCL is through with the last call; to its end.
@@ -194,21 +195,13 @@ class NcclBackend final : public CollectiveBackend {
   bool front_pending_ = false;  // it has been given to NCCL, which has not enqueued all of it
   std::deque<Batch> enqueued_;  // in the order of the stream
   std::vector<std::shared_ptr<DeviceEvent>> free_events_;
-  std::vector<DeviceMemory> fusion_buffers_;
-  std::vector<absl::Span<std::byte>> buffers_;  // these, behind options_.window if it is there
-  bool window_given_ = false;                   // to AllocateFusionBuffer
-  std::shared_ptr<HierarchySlots> slots_;       // of the largest slice so far
-  std::vector<std::shared_ptr<HierarchySlots>> outgrown_slots_;
-  std::vector<std::unique_ptr<HierarchicalAllreduce>> interrupted_;  // what the stream may use
-  size_t buffers_registered_ = 0;                                    // with a communicator at least
+  NcclFusionBuffers buffers_;
+  HierarchyBuffers hierarchy_buffers_;
   absl::Time failed_at_ = absl::InfiniteFuture();
 
-  // Thread-safe by itself; Abort may find it not yet there.
-  std::atomic<bool> aborted_ = false;
-  std::atomic<int64_t> registered_bytes_ = 0;
+  // Thread-safe by itself.
   std::atomic<int64_t> batches_of_all_ = 0;  // on the communicator of all ranks
-  std::atomic<NcclWatchdog*> watchdog_for_abort_ = nullptr;
-  std::unique_ptr<NcclWatchdog> watchdog_;
+  LateWatchdog watchdog_;
 };
 
 }  // namespace coordd

@@ -1,8 +1,9 @@
-// Which tensor's element lies where in what a BatchJob gives to the data plane.
+// The results of a BatchJob: how they are scaled, and which tensor's element lies where.
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "worker/execute/batch_job.h"
+#include "worker/numeric/integer_average.h"
 
 namespace coordd {
 namespace {
@@ -16,6 +17,32 @@ bool Holds(const FusedSlot& slot, int64_t offset_bytes) {
 }
 
 }  // namespace
+
+double BatchJob::FactorOf(const TensorSpec& spec) const {
+  return spec.postscale_factor / (spec.op == ReduceOp::kAverage ? context_.size : 1);
+}
+
+// The tensors of a batch agree in it.
+void BatchJob::AskToScale(CollectiveArgs& args) {
+  const TensorSpec& spec = tensors_.front().spec();
+  if (on_device() || IsInteger(spec.dtype) || spec.dtype == DataType::kBool) return;
+  args.scale = FactorOf(spec);
+  if (args.scale != 1.0) args.scaled = &scaled_;
+}
+
+void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
+                          int64_t bytes) {
+  if (!Reduces(kind_) || scaled_) return memory_.Copy(to, from, bytes);
+  if (spec.op != ReduceOp::kAverage || !IsInteger(spec.dtype))
+    return memory_.CopyAndScale(spec, FactorOf(spec), to, from, bytes);
+  memory_.Move({.kind = TensorMove::Kind::kAverage,
+                .dtype = spec.dtype,
+                .factor = spec.postscale_factor,
+                .divisor = context_.size,
+                .to = to,
+                .from = from,
+                .bytes = bytes});
+}
 
 std::string BatchJob::ElementAt(int64_t offset_bytes) const {
   if (!fused()) return ElementOf(tensors_.front().spec(), offset_bytes);

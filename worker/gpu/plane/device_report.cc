@@ -1,0 +1,25 @@
+#include "worker/gpu/plane/device_report.h"
+
+#include "common/machine/build_info.h"
+
+namespace coordd {
+
+void DeviceReport::NoteNccl(const MaybeNccl& nccl) {
+  const std::string version = nccl.ok() ? NcclVersionText((*nccl)->nccl.version) : "";
+  const std::string why_not(nccl.status().message());
+  MutexLock lock(&mu_);
+  if (facts_.nccl == version && facts_.no_nccl == why_not) return;
+  facts_.nccl = version;
+  facts_.no_nccl = why_not;
+  ++version_;
+}
+
+void DeviceReport::NoteDevice(const DeviceIdentity& device) {
+  MutexLock lock(&mu_);
+  if (facts_.device.has_value()) return;
+  facts_.device = device;
+  ++version_;
+  knows_device_.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace coordd
