@@ -52,14 +52,12 @@ absl::string_view TextOf(const grpc::Slice& bytes) {
 
 }  // namespace
 
-Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context,
-                 ReadBytes::Counter read, Inbox& inbox, ServerMetrics& metrics,
+Session::Session(Kind kind, SessionId id, Call call, Inbox& inbox, ServerMetrics& metrics,
                  std::function<void(SessionId)> on_done)
     : kind_(kind),
       id_(id),
       on_done_(std::move(on_done)),
-      context_(context),
-      read_(std::move(read)),
+      call_(std::move(call)),
       inbox_(inbox),
       metrics_(metrics),
       outbox_(BoundsOf(kind)),
@@ -180,7 +178,7 @@ void Session::Close(const absl::Status& status) {
 
 void Session::Break() {
   if (!Hold()) return;
-  context_->TryCancel();
+  call_.context->TryCancel();
   LetGo();
 }
 
@@ -262,12 +260,12 @@ void Session::ReadNext() {
 
 void Session::OnReadDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&incoming_);
-  if (ok) read_.Add(incoming_.Length());
+  if (ok) call_.read.Add(incoming_.Length());
   if (ok) {
     Take();
   } else {
     // A broken connection needs no words beyond those that the state finds for every loss.
-    Ended(context_->IsCancelled() ? "" : "it closed its side of the stream");
+    Ended(call_.context->IsCancelled() ? "" : "it closed its side of the stream");
   }
 }
 

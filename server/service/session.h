@@ -36,11 +36,15 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   static constexpr size_t kKeptBatchBytes = 4096;
 
   enum class Kind { kWorker, kNode };
+  struct Call {
+    grpc::CallbackServerContext* context;  // valid until OnDone
+    ReadBytes::Counter read;               // counts for its connection
+  };
 
   // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
   // its number among all sessions.
-  Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, ReadBytes::Counter read,
-          Inbox& inbox, ServerMetrics& metrics, std::function<void(SessionId)> on_done);
+  Session(Kind kind, SessionId id, Call call, Inbox& inbox, ServerMetrics& metrics,
+          std::function<void(SessionId)> on_done);
 
   // Begins to read; `self` keeps it until OnDone.
   void Begin(std::shared_ptr<Session> self);
@@ -113,8 +117,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   const Kind kind_;
   const SessionId id_;
   const std::function<void(SessionId)> on_done_;
-  grpc::CallbackServerContext* const context_;  // valid until OnDone
-  ReadBytes::Counter read_;                     // by its connection
+  Call call_;
 
   // Thread-safe by itself.
   Inbox& inbox_;

@@ -45,8 +45,9 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
     if (refuse.ok() && sessions_.size() >= kMaxSessions)
       refuse = absl::ResourceExhaustedError(absl::StrCat("coordd has ", kMaxSessions, " sessions"));
     const SessionId id{++last_id_};
-    session = std::make_shared<WorkerSession>(kind, id, context, std::move(read), inbox_, metrics_,
-                                              [this](SessionId gone) { Forget(gone); });
+    session =
+        std::make_shared<WorkerSession>(kind, id, WorkerSession::Call{context, std::move(read)},
+                                        inbox_, metrics_, [this](SessionId gone) { Forget(gone); });
     sessions_.emplace(id, session);
     node_sessions_ += of_node ? 1 : 0;
     watches_.push_back({deadline, id, Watch::kJoin});
