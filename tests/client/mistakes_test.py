@@ -161,6 +161,27 @@ class WrongFlagTest(MistakesCase):
         self.assertEqual(status, 0, text)
         self.assertIn("[0] ran", text)
 
+    def test_whatever_does_not_fit_a_named_coordd_is_wrong_usage(self):
+        mine, other = (os.path.join(self.folder, name) for name in ("mine", "other"))
+        for folder in (mine, other):
+            status, text = self.run_command(program("coordctl"), "certs", folder, environment=self.environment)
+            self.assertEqual(status, 0, text)
+
+        def files(ca, pair, side="worker"):
+            return ["--tls-ca", os.path.join(ca, "ca.crt"), "--tls-cert", os.path.join(pair, f"{side}.crt"),
+                    "--tls-key", os.path.join(pair, f"{side}.key")]
+
+        plain, tls = self.coordd(), self.coordd(*files(mine, mine, "server"))
+        for coordd, flags, says in ((tls, [], "this coordd wants TLS: give --tls-ca"),
+                                    (plain, files(mine, mine), "speaks no TLS: leave out --tls-ca"),
+                                    (tls, files(other, other), "is not of the authority in"),
+                                    (tls, files(mine, other), "does not take the certificate in"),
+                                    (tls, files(mine, mine, "server"), "is not for clients"),
+                                    (tls, files(mine, mine)[:2], "TLS is set up in part")):
+            with self.subTest(says):
+                text = self.assert_usage("--coordinator", coordd.listen, *flags, "--", "echo", "ran", says=says)
+                self.assertNotIn("ran", text)
+
     def test_a_key_that_is_not_there_and_variables_that_are_none(self):
         self.assert_usage("-i", "/nonexistent", "-H", "localhost", "--", "true",
                           says=r"--ssh-identity-file is /nonexistent, which cannot be read \(No such file")

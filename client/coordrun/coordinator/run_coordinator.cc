@@ -43,21 +43,10 @@ constexpr absl::Duration kProbeWithin = absl::Seconds(2);
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
 
-// What no waiting mends is said once, and not by each worker. Workers of other hosts may see what
-// this one does not, and coordd may be on its way up: the rest is theirs to find out.
-absl::Status CheckNamed(const std::string& coordinator, const TlsFiles& tls, Clock& clock) {
-  const absl::StatusOr<HostPort> address = ParseHostPort(coordinator);
-  if (!address.ok()) return absl::OkStatus();  // RunOptions::Validate has said so
-  const absl::Status found = ProbeCoordinator(*address, tls, kProbeWithin, clock);
-  return absl::IsFailedPrecondition(found) || absl::IsUnauthenticated(found) ? found
-                                                                             : absl::OkStatus();
-}
-
 absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
-                      const Environment& environment, Clock& clock, Rendezvous* rendezvous) {
+                      const Environment& environment, Rendezvous* rendezvous) {
   rendezvous->address = options.coordinator;
   rendezvous->tls = TlsOf(options, environment);
-  COORDD_RETURN_IF_ERROR(CheckNamed(options.coordinator, rendezvous->tls, clock));
   if (rendezvous->token_file.empty()) {
     rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
   }
@@ -113,6 +102,14 @@ absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKin
   return std::string(loopback == "::1" ? "[::]:0" : "0.0.0.0:0");
 }
 
+absl::Status CheckNamed(const Rendezvous& rendezvous, Clock& clock) {
+  const absl::StatusOr<HostPort> address = ParseHostPort(rendezvous.address);
+  if (!address.ok()) return absl::OkStatus();  // RunOptions::Validate has said so
+  const absl::Status found = ProbeCoordinator(*address, rendezvous.tls, kProbeWithin, clock);
+  return absl::IsFailedPrecondition(found) || absl::IsUnauthenticated(found) ? found
+                                                                             : absl::OkStatus();
+}
+
 absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const RunPlan& plan,
                                                 const std::string& directory,
                                                 const Environment& environment, Clock& clock) {
@@ -125,7 +122,7 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
                          plan.launcher == LauncherKind::kSrun;
   if (sees_ends) rendezvous.launch_id = SecretHex(kLaunchIdBytes);
   if (!options.coordinator.empty()) {
-    COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, clock, &rendezvous));
+    COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, &rendezvous));
     return result;
   }
   if (rendezvous.token_file.empty()) {

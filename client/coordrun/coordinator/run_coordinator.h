@@ -34,6 +34,12 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
                                                 const std::string& directory,
                                                 const Environment& environment, Clock& clock);
 
+// Whether what is at a named address may be a coordd that speaks as this run does. What no waiting
+// mends is said once, and not by each worker: FAILED_PRECONDITION, UNAUTHENTICATED, as
+// ProbeCoordinator. Workers of other hosts may see what this one does not, and coordd may be on its
+// way up: the rest is theirs to find out.
+absl::Status CheckNamed(const Rendezvous& rendezvous, Clock& clock);
+
 // Starts it again where it was. Statuses: as StartCoordinator.
 absl::Status RestartCoordinator(const RunOptions& options, const Environment& environment,
                                 Clock& clock, RunCoordinator* coordinator);

@@ -57,7 +57,8 @@ constexpr char kFooter[] =
     "Exit status: that of the worker that failed first (128 + number for a signal), 0 when none\n"
     "did, 124 after --timeout, 126 or 127 when the command cannot be run, 1 when the run cannot "
     "be\n"
-    "prepared, 2 for wrong usage.";
+    "prepared, 2 for wrong usage, also of a coordd that is named: what is there is none, or its\n"
+    "TLS does not fit.";
 
 void AddDuration(CLI::App& app, const std::string& name, absl::Duration* target,
                  const std::string& help) {

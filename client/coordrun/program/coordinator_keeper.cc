@@ -22,6 +22,7 @@ absl::Status CoordinatorKeeper::SetUp(const RunPlan& plan, const std::string& di
 
 absl::Status CoordinatorKeeper::CheckSpeaks() const {
   if (options_.coordinator.empty()) return absl::OkStatus();
+  COORDD_RETURN_IF_ERROR(CheckNamed(rendezvous(), clock_));
   const auto state =
       FetchState({rendezvous().address, rendezvous().tls}, rendezvous().job, kFirstLookTimeout);
   const absl::Status& status = state.status();

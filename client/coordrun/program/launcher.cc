@@ -99,14 +99,8 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
 
 int Launcher::Run() {
   absl::Status prepared = Prepare();
-  if (const absl::Status fits = prepared.ok() ? keeper_.CheckSpeaks() : absl::OkStatus();
-      !fits.ok()) {
-    RemoveMarker();
-    output_.Say(absl::StrCat("coordrun: ", fits.message()));
-    KillEverything();
-    return kExitUsage;
-  }
-  if (prepared.ok()) prepared = ConnectCrew();
+  const absl::Status fits = prepared.ok() ? keeper_.CheckSpeaks() : absl::OkStatus();
+  if (prepared.ok()) prepared = fits.ok() ? ConnectCrew() : fits;
   RemoveMarker();
   if (prepared.ok()) {
     prepared = Check();
@@ -117,7 +111,7 @@ int Launcher::Run() {
     if (!prepared.ok()) output_.Say(absl::StrCat("coordrun: ", prepared.message()));
     KillEverything();
     if (interrupted_by_ != 0) return 128 + interrupted_by_;
-    return prepared.ok() ? 0 : 1;
+    return prepared.ok() ? 0 : fits.ok() ? 1 : kExitUsage;
   }
   if (const absl::Status started = StartWorkers(); !started.ok()) {
     output_.Say(absl::StrCat("coordrun: ", started.message()));
