@@ -130,7 +130,7 @@ class ConnectingTest(processes.TestCase):
     def test_who_trusts_another_authority_than_coordds_hears_so(self):
         coordd, others = self.tls_coordd(self.certificates()), self.certificates("others")
         said = f"the certificate of coordd at {coordd.listen} is not of the authority in {others}/ca.crt"
-        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 1)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 2)):
             with self.subTest(ask=ask.__name__):
                 self.assert_hears(ask(coordd.listen, **self.files(others)), status, said)
 
@@ -187,7 +187,7 @@ class ConnectingTest(processes.TestCase):
 
     def test_tls_at_a_coordd_without_it_is_final(self):
         coordd, tls = self.coordd(), self.certificates()
-        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 1)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 2)):
             with self.subTest(ask=ask.__name__):
                 answer = ask(coordd.listen, **self.files(tls))
                 self.assert_hears(answer, status, f"coordd at {coordd.listen} speaks no TLS")
@@ -196,7 +196,7 @@ class ConnectingTest(processes.TestCase):
     # What is no coordd.
 
     def assert_no_coordd(self, address, said):
-        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 1)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 2)):
             with self.subTest(ask=ask.__name__):
                 self.assert_hears(ask(address), status, f"what listens at {address} is no coordd: {said}")
 
