@@ -13,7 +13,7 @@
 namespace coordd {
 
 ProcessSetState::ProcessSetState(Rank self, int32_t size, const v1::ProcessSets& found)
-    : self_(self), size_(size), last_set_(found.last_process_set()) {
+    : self_(self), size_(size) {
   for (const v1::ProcessSet& before : found.sets()) {
     Set& set = sets_[ProcessSetId{before.process_set()}];
     set.ranks.assign(before.ranks().begin(), before.ranks().end());
@@ -58,6 +58,7 @@ absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
           absl::StrCat("coordd ended process set ", ToInt(id), ", which does not exist"));
     out.push_back(EndProcessSet{id, ended->second.member});
     sets_.erase(ended);
+    ended_.insert(id);
   }
   // While this rank has joined it hears of what others have asked for in vain, as if it had asked.
   last_request_ = std::max(last_request_, change.request());
@@ -83,14 +84,15 @@ absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
   set.for_pair = change.request() == 0;
   const bool increasing = std::adjacent_find(set.ranks.begin(), set.ranks.end(),
                                              std::greater_equal<>()) == set.ranks.end();
-  const bool is_new = ToInt(id) > last_set_ && ToInt(id) < kProcessSetNumbers;
+  // Pairs are announced when their tensors are there: not in the order of their numbers.
+  const bool is_new = ToInt(id) > 0 && ToInt(id) < kProcessSetNumbers && !sets_.contains(id) &&
+                      !ended_.contains(id);
   if (!is_new || !increasing || set.ranks.front() < 0 || set.ranks.back() >= size_) {
-    return absl::InternalError(
-        absl::StrCat("coordd defined process set ", ToInt(id), " of ranks [",
-                     absl::StrJoin(set.ranks, ", "), "], expected a number from ", last_set_ + 1,
-                     " to ", kProcessSetNumbers - 1, " and strictly increasing ranks of ", size_));
+    return absl::InternalError(absl::StrCat(
+        "coordd defined process set ", ToInt(id), " of ranks [", absl::StrJoin(set.ranks, ", "),
+        "], expected a number that was not used, from 1 to ", kProcessSetNumbers - 1,
+        ", and strictly increasing ranks of ", size_));
   }
-  last_set_ = ToInt(id);
   out.push_back(DefineProcessSet{id, set.ranks, set.member, set.for_pair});
   sets_.emplace(id, std::move(set));
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,7 +89,7 @@ class ProcessSetState {
   Rank self_;
   int32_t size_;
   std::map<ProcessSetId, Set> sets_;  // without set 0
-  int32_t last_set_;                  // the highest number that was used: none is used twice
+  std::set<ProcessSetId> ended_;      // no number is used twice in a generation
   int64_t last_request_ = 0;
   std::map<int64_t, Request> requests_;
 };

@@ -124,8 +124,16 @@ TEST(HostileCoordinatorTest, AProcessSetWithTheNumberOfOneThatHasEndedEndsTheGen
   member.Change(2, 4, {});
   ASSERT_THAT(member.end(), IsOk());
   member.Change(3, 4, {0, 2});
-  EXPECT_THAT(member.end(),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("expected a number from 5")));
+  EXPECT_THAT(member.end(), StatusIs(absl::StatusCode::kInternal,
+                                     HasSubstr("expected a number that was not used")));
+}
+
+TEST(HostileCoordinatorTest, PairsMayComeInAnotherOrderThanTheirNumbers) {
+  HostileMember member;
+  member.Change(0, 6, {0, 1});
+  member.Change(0, 4, {0, 2});
+  member.Change(1, 5, {0, 1, 2});
+  EXPECT_THAT(member.end(), IsOk());
 }
 
 TEST(HostileCoordinatorTest, TheEndOfAProcessSetWithAScheduleEndsTheGeneration) {
