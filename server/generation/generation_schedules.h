@@ -56,8 +56,8 @@ class GenerationSchedules {
   // --- what is planned ---
   void Observe(SetNegotiation& set, const std::vector<ReadyTensor>& ready,
                const std::vector<std::vector<size_t>>& batches);
-  // Behind the plan that completes the pattern. `most_staged`: the bytes of the largest batch of it
-  // that was staged.
+  // To be called behind the plan that completes the pattern. `most_staged`: the bytes of the
+  // largest batch of it that was staged.
   void Planned(SetNegotiation& set, int64_t most_staged, Effects& effects);
 
   // --- what ranks say ---

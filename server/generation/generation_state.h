@@ -146,7 +146,8 @@ class GenerationState {
   absl::StatusOr<TensorSpec> Decode(Rank rank, const v1::TensorSpec& proto,
                                     const MemberList& members) const;
   absl::Status CheckHasData(Rank rank, absl::string_view name) const;
-  // Behind anything that has come in: what it has brought down, and what is over with it.
+  // To be called behind anything that has come in: fails what it has brought down, and ends what is
+  // over with it.
   void Conclude(const std::vector<FailedTensor>& failed, Effects& effects);
   void PlanReady(const Turn& turn);
 

@@ -39,7 +39,7 @@ class JoinState {
   // Ranks have joined, and no other has submitted anything since `now - age`: DEADLINE_EXCEEDED for
   // all. False: nothing of that kind.
   bool FailSilence(absl::Time now, absl::Duration age, std::vector<FailedTensor>& failed);
-  // As FailSilence, but told once for each silence.
+  // The silence that FailSilence would fail at this age, told but once for each silence.
   std::optional<PendingTensor> NewlySilent(absl::Time now, absl::Duration age);
   absl::Time NextSilence(absl::Duration warning, absl::Duration abort) const;
   void Forgive(absl::Duration gap) { heard_ += gap; }

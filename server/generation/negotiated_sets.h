@@ -44,7 +44,7 @@ class NegotiatedSets {
   const ReadinessTotals& totals() const { return totals_; }
   absl::Duration& lag(Rank rank) { return totals_.lag[static_cast<size_t>(rank.value)]; }
 
-  // Of a set that is in sets().
+  // Adds the negotiation of a set that is in sets().
   SetNegotiation& Add(ProcessSetId id, bool is_pair = false);
   void Remove(ProcessSetId id);
   SetNegotiation& At(ProcessSetId id) { return *negotiations_.at(id); }

@@ -65,7 +65,7 @@ class ProcessSetRequests {
   void Restore(const std::vector<int64_t>& answered,
                const std::map<int64_t, ProcessSetId>& removals, absl::Time now);
 
-  // Of those, the sets of whose end some ranks have heard and the others have not asked yet.
+  // The sets of whose end some ranks have heard and the others have not asked yet.
   std::vector<ProcessSetId> EndedForSome() const;
 
   // A status breaks the protocol (numbers with a gap; too many open): the session ends with it.

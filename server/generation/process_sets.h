@@ -59,7 +59,7 @@ class ProcessSets {
     SkipNumbersUpTo(id);
     earlier_ = id;
   }
-  // Those that were asked for, as this generation leaves them to the next, but for `without`.
+  // The sets that were asked for, as this generation leaves them to the next, but for `without`.
   v1::ProcessSets Left(const std::vector<ProcessSetId>& without = {}) const;
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0

@@ -22,7 +22,7 @@ PendingTensor ReadinessTable::Describe(const Entry& entry) const {
     return pending;
   }
   // All are in for this one: it waits for others of its group.
-  const Group& group = groups_.at(entry.spec.group);
+  const TensorGroup& group = groups_.at(entry.spec.group);
   for (int32_t i = 0; i < members_.size(); ++i) {
     const Rank rank = members_.At(i);
     if (group.named_by[static_cast<size_t>(i)] == group.size || joined_.Contains(rank)) continue;
@@ -96,7 +96,7 @@ absl::Status ReadinessTable::CheckConsistency() const {
 }
 
 absl::Status ReadinessTable::CheckGroupConsistency(absl::string_view name,
-                                                   const Group& group) const {
+                                                   const TensorGroup& group) const {
   int32_t complete = 0;
   std::vector<int32_t> named(group.named_by.size());
   for (const Entry* member : group.tensors) {

@@ -243,7 +243,7 @@ absl::Status ReadinessTable::CheckGroup(const TensorSpec& spec) const {
   if (!IsGrouped(spec)) return absl::OkStatus();
   const auto it = groups_.find(spec.group);
   if (it == groups_.end() || it->second.tensors.empty()) return absl::OkStatus();
-  const Group& group = it->second;
+  const TensorGroup& group = it->second;
   const Entry& first = *group.tensors.front();
   if (group.size != spec.group_size) {
     return absl::InvalidArgumentError(
@@ -265,7 +265,7 @@ ReadinessTable::Entry* ReadinessTable::AddEntry(Rank rank, const TensorSpec& spe
   return added;
 }
 
-ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, int32_t size) {
+ReadinessTable::TensorGroup& ReadinessTable::GetOrAddGroup(const std::string& name, int32_t size) {
   const auto [it, is_new] = groups_.try_emplace(name);
   if (is_new) {
     it->second.size = size;
@@ -294,7 +294,7 @@ void ReadinessTable::Complete(Entry& entry) {
     return;
   }
   const auto it = groups_.find(entry.spec.group);
-  Group& group = it->second;
+  TensorGroup& group = it->second;
   if (++group.complete < group.size) return;
   for (Entry* member : group.tensors) MoveToReady(*member);
   group_bytes_ -= group.cost_bytes;
@@ -340,7 +340,7 @@ void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorF
   }
   if (!IsGrouped(spec) || spec.group == group_of_entry || spec.group_size < 1) return;
   if (!groups_.contains(spec.group) && !HasRoom()) return;
-  Group& group = GetOrAddGroup(spec.group, spec.group_size);
+  TensorGroup& group = GetOrAddGroup(spec.group, spec.group_size);
   int32_t& named = group.named_by[Index(rank)];
   named = std::min(named + 1, group.size);
   FailGroup(groups_.find(spec.group), spec.name, fault, failed);
@@ -358,10 +358,10 @@ void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
   entries_.Erase(entry);
 }
 
-void ReadinessTable::FailGroup(Groups::iterator it, absl::string_view culprit,
+void ReadinessTable::FailGroup(TensorGroups::iterator it, absl::string_view culprit,
                                const TensorFault& fault, std::vector<FailedTensor>& failed) {
   const std::string name = it->first;
-  Group group = std::move(it->second);
+  TensorGroup group = std::move(it->second);
   group_bytes_ -= group.cost_bytes;
   groups_.erase(it);
   const TensorFault with_group{

@@ -50,7 +50,7 @@ struct PendingTensor {
   int32_t ready_count = 0;
 };
 
-// Of all process sets of a generation together.
+// The bounds of all process sets of a generation together.
 struct ReadinessBounds {
   int64_t max_pending = 1 << 20;               // tensors, tombstones included
   int64_t max_state_bytes = int64_t{1} << 30;  // bits grow with tensors times ranks
@@ -171,7 +171,7 @@ class ReadinessTable {
 
   // Moves out what every member is in for, in order of completion: the order that all execute.
   std::vector<ReadyTensor> TakeReady();
-  // They have been planned: their memory serves the next ones.
+  // Takes the memory of tensors that have been planned, for the next ones.
   void Reuse(std::vector<ReadyTensor> planned);
   bool has_ready() const { return !ready_.empty(); }
 
@@ -206,17 +206,17 @@ class ReadinessTable {
  private:
   using Entry = ReadinessEntry;
   using Bundle = ReadinessBundle;
-  struct Group {
+  struct TensorGroup {
     int32_t size = 0;               // tensors it must have
     int32_t complete = 0;           // tensors that all members are in for
     std::vector<Entry*> tensors;    // in order of first reports
     std::vector<int32_t> named_by;  // by member: how many of its tensors that rank has named
     int64_t cost_bytes = 0;
   };
-  using Groups = absl::flat_hash_map<std::string, Group>;
+  using TensorGroups = absl::flat_hash_map<std::string, TensorGroup>;
 
   Entry* AddEntry(Rank rank, const TensorSpec& spec, absl::Time now);
-  Group& GetOrAddGroup(const std::string& name, int32_t size);
+  TensorGroup& GetOrAddGroup(const std::string& name, int32_t size);
   absl::Status CheckGroup(const TensorSpec& spec) const;
   bool HasRoom() const;
   int64_t state_bytes() const {
@@ -239,9 +239,10 @@ class ReadinessTable {
   // What ranks that are not in `told` hear when they name the tensor.
   RankSet Owed(const RankSet& told) const { return told.Complement().Without(joined_); }
   void FailEntry(Entry& entry, const TensorFault& fault, std::vector<FailedTensor>& failed);
-  void FailGroup(Groups::iterator it, absl::string_view culprit, const TensorFault& fault,
+  void FailGroup(TensorGroups::iterator it, absl::string_view culprit, const TensorFault& fault,
                  std::vector<FailedTensor>& failed);
-  // Of this one alone something is to be said: its bundle ends, if it is part of one.
+  // The entry by itself, of which something is to be said alone: its bundle ends, if it is part of
+  // one.
   Entry& Alone(Entry& entry) {
     if (entry.bundle != nullptr) bundles_.Dissolve(*entry.bundle);
     return entry;
@@ -249,7 +250,7 @@ class ReadinessTable {
   Bundle* BundleOf(const Known& first, const Slots& slots) const;
   int64_t CountIn(Bundle& bundle, absl::Span<const Rank> ranks, absl::Time now);
   PendingTensor Describe(const Entry& entry) const;
-  absl::Status CheckGroupConsistency(absl::string_view name, const Group& group) const;
+  absl::Status CheckGroupConsistency(absl::string_view name, const TensorGroup& group) const;
 
   const ProcessSetId process_set_;
   const MemberList members_;
@@ -258,7 +259,7 @@ class ReadinessTable {
   RankSet joined_;
   ReadinessEntries entries_;
   TensorBundles bundles_;
-  Groups groups_;
+  TensorGroups groups_;
   int64_t group_bytes_ = 0;  // what the groups take, about
   Tombstones tombstones_;
   std::vector<ReadyTensor> ready_;

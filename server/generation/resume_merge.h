@@ -15,7 +15,7 @@
 
 namespace coordd {
 
-// Of one rank, all parts of its report in one.
+// What one rank reports, all parts of its report in one.
 struct MemberReport {
   int64_t position = 0;  // the last that it has acted on; 0: it has not even heard its Membership
   v1::ResumeReport report;

@@ -42,7 +42,7 @@ struct ScheduleCut {
 // any rank had launched.
 class ScheduleTable {
  public:
-  // Of one generation: beyond, tensors stay negotiated.
+  // How many schedules of one generation are in force; beyond it tensors stay negotiated.
   static constexpr size_t kMaxInForce = 128;
 
   struct Schedule {
@@ -94,7 +94,7 @@ class ScheduleTable {
   // The cut, once the last member has replied.
   absl::StatusOr<std::optional<ScheduleCut>> Reply(Rank rank, int64_t id, int64_t launched);
 
-  // Those that have to be frozen now, which then count as frozen.
+  // The schedules that have to be frozen now, which then count as frozen.
   std::vector<const Schedule*> Break(int64_t id);
   std::vector<const Schedule*> BreakSet(ProcessSetId process_set);
   std::vector<const Schedule*> BreakRank(Rank rank);

@@ -46,7 +46,8 @@ class CoordinatorState {
   void Tick(absl::Time now, Effects& effects);
   absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
 
-  // Of each job in which something is negotiated, as long as nothing is called.
+  // Which ranks have reported, for each job in which something is negotiated, as long as nothing is
+  // called.
   std::vector<MembersReports> WhoHasReported() const;
 
   // Its invariants and those of everything below. Costs as much as the whole state; for tests.

@@ -34,13 +34,13 @@ class Drains {
  public:
   // Another word about the same worker takes the place of the first; it has to begin again.
   void Ask(const std::string& worker_id, std::string asked_by, absl::Duration grace);
-  // It is told now. REQUIRES: asked.
+  // The notice is told now, and its grace begins. REQUIRES: the worker was asked.
   const Drain& Begin(const std::string& worker_id, absl::Time now);
-  // It may stay; whether it had been asked.
+  // The worker may stay; returns whether it had been asked.
   bool Drop(const std::string& worker_id) { return drains_.erase(worker_id) > 0; }
-  // It is gone; whether it had been asked. A coordd that is started again before a generation is
-  // stored without it does not know that, and the worker perhaps neither: so it stays in the
-  // record.
+  // The worker is gone; returns whether it had been asked. A coordd that is started again before a
+  // generation is stored without it does not know that, and the worker perhaps neither: so it stays
+  // in the record.
   bool NoteGone(const std::string& worker_id);
   // A generation has been stored that has none of those who are gone; whether there are any.
   bool ForgetGone() {

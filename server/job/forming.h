@@ -29,7 +29,8 @@ class Forming {
   // What was proposed last is stored.
   void Stored();
   void Formed() { record_ = std::move(proposed_); }  // and nothing has come between
-  // It is not: after so long it is to be tried again; InfiniteDuration: never. `not_stored` tells.
+  // The store has refused the record. Returns after how long it is to be tried again;
+  // InfiniteDuration: never. `not_stored` tells.
   absl::Duration Failed(Generation number, const absl::Status& status);
   // Why the last one was not stored, a sentence; empty: it was.
   const std::string& not_stored() const { return not_stored_; }

@@ -69,8 +69,8 @@ class JobState {
   // Reports of several members of the generation that are the same, as OnMessage of each. False,
   // and nothing has happened, where one of them is no member, or where it takes more than counting.
   bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, const Turn& turn);
-  // It departs now, or as soon as its launcher has told why, in a moment at the latest; until then
-  // Has(session).
+  // A session has ended. Its worker departs now, or as soon as its launcher has told why, in a
+  // moment at the latest; until then Has(session).
   void OnSessionEnded(SessionId session, absl::string_view detail, const Turn& turn);
   // What carried these has ended, with `detail`, as in "after the relay of node3 was lost": where
   // members may come back to their generation, they all do. REQUIRES: Has each.
@@ -108,7 +108,7 @@ class JobState {
 
   bool ended() const { return !started_ || rendezvous_.phase() == RendezvousPhase::kEnded; }
   absl::Time ended_since() const { return rendezvous_.phase_since(); }
-  // Also those who wait for a generation, or may come back.
+  // Whether there are workers, those included who wait for a generation or may come back.
   bool has_workers() const { return !workers_.empty() || return_.under_way() || reforming_.open(); }
   size_t workers() const { return workers_.size(); }
   int64_t waiting_calls() const { return kv_.waiting() + (traced() ? 1 : 0); }

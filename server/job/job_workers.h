@@ -24,7 +24,7 @@ struct JobWorker {
   v1::Join join;          // without the token
   Generation generation;  // 0: waiting
   Place place;            // of a member
-  // Of a survivor that waits: the generation that it was in, its rank there and its report.
+  // For a survivor that waits: the generation that it was in, its rank there and its report.
   Generation previous;
   int32_t previous_rank = -1;
   v1::RecoveryReport report;
@@ -43,7 +43,8 @@ struct JobWorker {
   std::string stream_end;
   absl::Time blamed_at = absl::InfinitePast();  // last, as one end of a link that was silent
 
-  // Of a generation that is there, or that is over while it waits for the next.
+  // Whether the worker is a member of a generation that is there, or of one that is over while it
+  // waits for the next.
   bool IsMember() const { return generation != Generation{0} || previous_rank >= 0; }
   bool departs() const { return departs_at != absl::InfiniteFuture(); }
   bool IsFrom(const std::string& worker_id) const { return join.worker_id() == worker_id; }

@@ -67,10 +67,10 @@ class Reforming {
   // of the job for all.
   bool Broken(const std::string& reason, bool lost, bool left, absl::Time now);
   void Lost() { fruitless_ = 0; }  // another member, after that
-  // Those who are left have all reported: the next generation can form.
+  // All survivors have reported: the next generation can form.
   void Gathering(absl::Time now);
   void Formed(absl::Time now);
-  // It never will, and the job is over: `why` completes "none follows: ".
+  // No further generation forms, and the job is over: `why` completes "none follows: ".
   void GiveUp(const std::string& why);
   // The members of the generation come back: who has failed fails again, and if it was over, it
   // will be Broken again.
@@ -89,7 +89,7 @@ class Reforming {
   bool unfinished() const { return unfinished_; }
   void StateIsLost(const std::string& sentence) { state_lost_ = sentence; }
   const std::string& state_lost() const { return state_lost_; }  // the last; empty: it never was
-  // Those who have not reported by now are not waited for any more.
+  // Whether survivors that have not reported by now are not waited for any more.
   bool ReportsAreOverdue(absl::Time now) const { return open_ && now >= report_by_; }
   // Nor is min_workers.
   bool TimedOut(absl::Time now) const { return open_ && now >= form_by_; }

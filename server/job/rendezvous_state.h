@@ -79,11 +79,12 @@ class RendezvousState {
   // Everybody is gone, and the members of the last generation may come back to it. No number is
   // used again, also that of an open proposal.
   void Suspend(absl::Time now);
-  // They have. The generation has formed again, of these, who do not wait.
+  // The members have come back: the generation has formed again, of these, who do not wait.
   void Resume(const std::vector<SessionId>& members, absl::Time now);
-  // They have not: whoever waits is all there is.
+  // The members have not come back: whoever waits is all there is.
   void StopAwaiting(absl::Time now);
-  // It may not be announced. The next one is due at `retry_at` at the earliest.
+  // The proposed generation may not be announced. The next one is due at `retry_at` at the
+  // earliest.
   void Withdraw(Generation number, absl::Time retry_at);
   absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
 
@@ -104,7 +105,7 @@ class RendezvousState {
   absl::Status CheckConsistency() const;  // its invariants
 
  private:
-  // Those of the waiting who would be in the next generation.
+  // How many of the waiting would be in the next generation.
   int32_t candidates() const;
   absl::Time FormsAt() const;  // InfiniteFuture: not before something else happens
   void NoteArrival(absl::Time now);

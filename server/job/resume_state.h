@@ -47,12 +47,12 @@ class ResumeState {
   const v1::ProcessSets& process_sets() const { return record_.process_sets(); }  // likewise
   absl::Time deadline() const { return deadline_; }
   const ResumeBeginning& beginning() const { return beginning_; }
-  // They have so much longer, and at least until `earliest`.
+  // Gives the members so much longer, and at least until `earliest`.
   void Forgive(absl::Duration gap, absl::Time earliest) {
     deadline_ = std::max(deadline_ + gap, earliest);
   }
 
-  // Whose place it is.
+  // The rank whose place the worker has.
   std::optional<Rank> Find(absl::string_view worker_id) const;
   // FAILED_PRECONDITION: the Join does not belong to this state, or is not what its member says.
   // Who waits for the next generation may not have heard that it is this one.
@@ -65,10 +65,11 @@ class ResumeState {
   // Its report then is empty. REQUIRES: nobody has the place.
   void Came(Rank rank, SessionId session, std::optional<int64_t> position);
   void Gone(Rank rank);  // its stream has ended; it may come again
-  // It will not, since its process has ended: the generation is over, for `reason`.
+  // The member will not come back, since its process has ended: the generation is over, for
+  // `reason`.
   void NoteLost(const v1::Departure& departure, const std::string& reason);
-  // It has left, as it was asked to, and does not come again: the generation is over. REQUIRES: it
-  // is Gone.
+  // The member has left, as it was asked to, and does not come again: the generation is over.
+  // REQUIRES: it is Gone.
   void Left(Rank rank, const v1::Departure& departure, const std::string& reason);
   // INVALID_ARGUMENT: it has reported all already, or too much.
   absl::Status Report(Rank rank, const v1::ResumeReport& part);

@@ -43,7 +43,8 @@ class TraceState {
   absl::Status Begin(const TraceCall& call, const v1::CoordinatorMessage& prototype,
                      std::vector<Member> by_rank, LaneId steps, const Turn& turn);
   bool under_way() const { return phase_ != Phase::kNone; }
-  // Whose repetitions are its steps; 0: it has none. When that ends, EndEarly.
+  // The lane whose repetitions are the trace's steps; 0: it has none. When that lane ends,
+  // EndEarly.
   LaneId lane() const { return under_way() ? lane_ : LaneId{0}; }
 
   // REQUIRES: the chunk is within its bounds (validate_message.h). What is not asked for is

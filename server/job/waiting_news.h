@@ -33,7 +33,7 @@ class WaitingNews {
   void NotBefore(absl::Time at) { next_at_ = std::max(next_at_, at); }
   absl::Time NextDeadline() const { return changed_ ? next_at_ : absl::InfiniteFuture(); }
 
-  // Of those who wait, as the members know it; -1: what they know is unknown.
+  // How many wait, as the members know it; -1: what they know is unknown.
   int32_t told_members() const { return told_members_; }
   void TellMembers(int32_t waiting) { told_members_ = waiting; }
 

@@ -48,7 +48,7 @@ class Inbox {
 
   // What a client sent. False when full or closed: `item` is then untouched.
   bool Offer(Item&& item);
-  // The same of what says what is ready. May take a turn.
+  // Offers a message that says what is ready. May take a turn.
   bool Offer(Item&& item, const WakeRule::Report& report);
 
   // For a session whose message was not taken because the inbox is full: `resume` is called on the

@@ -302,7 +302,7 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
       return absl::InvalidArgumentError(
           "what was sent cannot be parsed as a message coordd.v1.NodeMessages");
     }
-    return TakeBatch(batch);
+    return TakeNodeMessages(batch);
   }
   SessionMessage in{.session = id_, .message = {}};
   if (!reader.status().ok() || !in.message.ParseFromZeroCopyStream(&reader)) {
@@ -319,7 +319,7 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
   return parsed;
 }
 
-absl::StatusOr<ParsedMessage> Session::TakeBatch(const v1::NodeMessages& batch) {
+absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& batch) {
   auto in = std::make_shared<std::vector<Inbound>>();
   std::vector<std::pair<int32_t, absl::Status>> refused;
   absl::Status status;

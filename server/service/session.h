@@ -53,14 +53,14 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // share their bytes, so one serialisation serves all receivers. False: the outbox is full, and
   // the session is closing because of that. After Close it does nothing.
   bool Send(const grpc::Slice& body);
-  // Of a node session: the same to some of its members. Written at Flush, with all that is queued.
-  // Several nodes may share what is sent.
+  // A message of a node session to some of its members. It is written at Flush, with all that is
+  // queued. Several nodes may share what is sent.
   struct Framed {
     grpc::Slice head;  // all of it, unless the message is large
     grpc::Slice rest = {};
   };
   bool SendTo(const Framed& message);
-  // As a NodeReplies with this one reply, to these members.
+  // The message as a NodeReplies with this one reply, to these members.
   static Framed FrameFor(const MemberRuns& members, const grpc::Slice& message);
   // Ends these members' streams, after what was sent before.
   bool CloseMembers(const MemberRuns& members, const absl::Status& status);
@@ -98,7 +98,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // Parses what was read, unless it is what was read before.
   void Take();
   absl::StatusOr<ParsedMessage> Parse();
-  absl::StatusOr<ParsedMessage> TakeBatch(const v1::NodeMessages& batch);
+  absl::StatusOr<ParsedMessage> TakeNodeMessages(const v1::NodeMessages& batch);
   // What the state is told of the end; absent: it has been told, or knows of nobody.
   std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Offers what was parsed, or waits for room; then reads on.

@@ -47,7 +47,7 @@ BatchJob::BatchJob(BatchContext context, LaneId lane, int64_t sequence,
                      ? DeviceLane(context_.process_set)
                      : lane),
       tensors_(std::move(tensors)),
-      places_(tensors_.size(), nullptr) {
+      destinations_(tensors_.size(), nullptr) {
   TensorJob& first = tensors_.front();
   if (first.absent && kind_ == CollectiveKind::kAlltoall)
     first.splits.assign(static_cast<size_t>(context_.size), 0);
@@ -102,7 +102,7 @@ CollectiveArgs BatchJob::SizeExchange() {
 }
 
 absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
-  std::byte*& place = places_[static_cast<size_t>(&tensor - tensors_.data())];
+  std::byte*& place = destinations_[static_cast<size_t>(&tensor - tensors_.data())];
   tensor.result.output_bytes = bytes;
   if (tensor.output == nullptr) {
     COORDD_ASSIGN_OR_RETURN(tensor.result.owned_output, memory_.Allocate(tensor.spec(), bytes));
@@ -214,12 +214,12 @@ absl::Status BatchJob::PrepareFlat() {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     TensorJob& tensor = tensors_[t];
     sizes.push_back(HasPayload(kind_) ? SizeBytes(tensor.spec()) : 0);
-    places_[t] = has_result ? tensor.output : nullptr;
+    destinations_[t] = has_result ? tensor.output : nullptr;
     if (has_result && tensor.absent && !fused()) {
-      COORDD_ASSIGN_OR_RETURN(places_[t], memory_.Discard(tensor.spec(), sizes.back()));
+      COORDD_ASSIGN_OR_RETURN(destinations_[t], memory_.Discard(tensor.spec(), sizes.back()));
     }
     // The backend reads what its root broadcasts from the place of the result.
-    if (kind_ == CollectiveKind::kSend) places_[t] = const_cast<std::byte*>(tensor.input);
+    if (kind_ == CollectiveKind::kSend) destinations_[t] = const_cast<std::byte*>(tensor.input);
     tensor.result.output_bytes = has_result ? sizes.back() : 0;
     tensor.result.output_shape = has_result ? tensor.spec().shape : std::vector<int64_t>{0};
   }
@@ -237,7 +237,7 @@ absl::Status BatchJob::PrepareFlat() {
 }
 
 bool BatchJob::MustKeepInput(size_t t) const {
-  const bool in_place = places_[t] != nullptr && places_[t] == tensors_[t].input;
+  const bool in_place = destinations_[t] != nullptr && destinations_[t] == tensors_[t].input;
   return context_.keeps_inputs && Reduces(kind_) && in_place;
 }
 
@@ -299,7 +299,7 @@ void BatchJob::PackReducescatter() {
 
 absl::Span<std::byte> BatchJob::FlatBuffer() const {
   if (!scratch_.empty()) return scratch_;
-  return {places_.front(), static_cast<size_t>(flat_.slots.front().size_bytes)};
+  return {destinations_.front(), static_cast<size_t>(flat_.slots.front().size_bytes)};
 }
 
 void BatchJob::PayloadOfReduction(CollectiveArgs& args) {
@@ -322,11 +322,12 @@ void BatchJob::PayloadInParts(CollectiveArgs& args) {
   args.input = {nullptr, whole_bytes};
   args.output = scratch_.empty() ? absl::Span<std::byte>(nullptr, whole_bytes) : scratch_;
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    const FusedSlot& slot = flat_.slots[t];
+    const FusedRange& slot = flat_.slots[t];
     const size_t bytes = static_cast<size_t>(slot.size_bytes);
     if (bytes == 0) continue;
     args.input_parts.push_back({slot.offset_bytes, {tensors_[t].input, bytes}});
-    if (scratch_.empty()) args.output_parts.push_back({slot.offset_bytes, {places_[t], bytes}});
+    if (scratch_.empty())
+      args.output_parts.push_back({slot.offset_bytes, {destinations_[t], bytes}});
   }
 }
 
@@ -335,12 +336,12 @@ void BatchJob::PayloadOfAllgather(CollectiveArgs& args) {
   const size_t self = static_cast<size_t>(context_.rank);
   if (!fused()) {
     args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
-    args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
+    args.output = {destinations_.front(), static_cast<size_t>(first.result.output_bytes)};
     if (!parts_.empty()) args.output_block_bytes = parts_.front();
     return;
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    const FusedSlot& slot = blocks_.slots[self][t];
+    const FusedRange& slot = blocks_.slots[self][t];
     memory_.Copy(scratch_.data() + slot.offset_bytes, tensors_[t].input, slot.size_bytes);
   }
   args.output_block_bytes = blocks_.block_bytes;
@@ -375,7 +376,7 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
       break;
     case CollectiveKind::kReducescatter:
       args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
-      args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
+      args.output = {destinations_.front(), static_cast<size_t>(first.result.output_bytes)};
       args.input_block_bytes = fused() ? blocks_.block_bytes : parts_.front();
       AskToScale(args);
       if (scratch_bytes_ == 0) break;
@@ -386,7 +387,7 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
       break;
     case CollectiveKind::kAlltoall: {
       args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
-      args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
+      args.output = {destinations_.front(), static_cast<size_t>(first.result.output_bytes)};
       const int64_t row_bytes = RowBytes(first.spec());
       for (int64_t rows : first.splits) args.input_block_bytes.push_back(rows * row_bytes);
       for (int64_t rows : received_sizes_) args.output_block_bytes.push_back(rows * row_bytes);
@@ -400,7 +401,7 @@ void BatchJob::UnpackFlat() {
   if (kind_ == CollectiveKind::kReduce && !is_root()) return;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (!tensors_[t].absent)
-      CopyResult(tensors_[t].spec(), places_[t], FlatSlot(t), flat_.slots[t].size_bytes);
+      CopyResult(tensors_[t].spec(), destinations_[t], FlatSlot(t), flat_.slots[t].size_bytes);
   }
 }
 
@@ -416,7 +417,7 @@ void BatchJob::UnpackJoin() {
 void BatchJob::UnpackAllgather() {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (tensors_[t].absent) continue;
-    std::byte* to = places_[t];
+    std::byte* to = destinations_[t];
     for (size_t r = 0; r < parts_[t].size(); ++r) {
       memory_.Copy(to, scratch_.data() + blocks_.slots[r][t].offset_bytes, parts_[t][r]);
       to += parts_[t][r];
@@ -432,8 +433,8 @@ void BatchJob::UnpackReducescatter() {
     const std::byte* from = fused() ? scratch_.data() + blocks_.total_bytes +
                                           blocks_.slots[self][t].offset_bytes -
                                           blocks_.block_offset_bytes[self]
-                                    : places_[t];
-    CopyResult(tensors_[t].spec(), places_[t], from, parts_[t][self]);
+                                    : destinations_[t];
+    CopyResult(tensors_[t].spec(), destinations_[t], from, parts_[t][self]);
   }
 }
 

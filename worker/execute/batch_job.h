@@ -26,7 +26,7 @@
 
 namespace coordd {
 
-// Who executes a batch: the ranks of a process set, and this rank's place among them.
+// The ranks of a process set that execute a batch, and this rank's place among them.
 struct BatchContext {
   Generation generation;
   int32_t rank = 0;  // index in the set
@@ -153,7 +153,7 @@ class BatchJob {
   }
   // Where tensor `t` of a flat layout is while the collective runs.
   std::byte* FlatSlot(size_t t) const {
-    return scratch_.empty() ? places_[t] : scratch_.data() + flat_.slots[t].offset_bytes;
+    return scratch_.empty() ? destinations_[t] : scratch_.data() + flat_.slots[t].offset_bytes;
   }
   // The factor of a result of floating point, which the backend may scale with in passing.
   double FactorOf(const TensorSpec& spec) const;
@@ -189,7 +189,7 @@ class BatchJob {
 
   std::vector<TensorJob> tensors_;
   std::vector<int64_t> sent_sizes_, received_sizes_;
-  absl::InlinedVector<std::byte*, 2> places_;  // by tensor: where its result goes
+  absl::InlinedVector<std::byte*, 2> destinations_;  // by tensor: where its result goes
   Parts parts_;
   FlatLayout flat_;
   BlockLayout blocks_;

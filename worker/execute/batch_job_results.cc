@@ -12,7 +12,7 @@ std::string ElementOf(const TensorSpec& spec, int64_t offset_bytes) {
   return absl::StrCat("tensor ", spec.name, ", element ", offset_bytes / SizeOf(spec.dtype));
 }
 
-bool Holds(const FusedSlot& slot, int64_t offset_bytes) {
+bool Holds(const FusedRange& slot, int64_t offset_bytes) {
   return offset_bytes >= slot.offset_bytes && offset_bytes < slot.offset_bytes + slot.size_bytes;
 }
 
@@ -54,14 +54,14 @@ std::string BatchJob::ElementAt(int64_t offset_bytes) const {
     if (gathers) {
       int64_t before = 0;  // what lower ranks have of the result
       for (size_t r = 0; r < parts_[t].size(); before += parts_[t][r++]) {
-        const FusedSlot& slot = blocks_.slots[r][t];
+        const FusedRange& slot = blocks_.slots[r][t];
         if (Holds(slot, offset_bytes))
           return ElementOf(spec, before + offset_bytes - slot.offset_bytes);
       }
       continue;
     }
     // The output of a reducescatter is this rank's block alone.
-    const FusedSlot& slot = scatters ? blocks_.slots[self][t] : flat_.slots[t];
+    const FusedRange& slot = scatters ? blocks_.slots[self][t] : flat_.slots[t];
     const int64_t at = offset_bytes + (scatters ? blocks_.block_offset_bytes[self] : 0);
     if (Holds(slot, at)) return ElementOf(spec, at - slot.offset_bytes);
   }

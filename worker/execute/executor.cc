@@ -138,7 +138,7 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
 void Executor::DriveUntilIdle() {
   IdleWait wait(options_.polling_threads, options_.cores);
   while (true) {
-    if (Turn()) {
+    if (Sweep()) {
       wait.Reset();
     } else if (idle()) {
       return;
@@ -152,7 +152,7 @@ void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
   waiter_ = &waiter;
   IdleWait wait(options_.polling_threads, options_.cores);
   while (!waiter.done()) {
-    if (Turn()) {
+    if (Sweep()) {
       wait.Reset();
     } else if (idle()) {
       break;  // what it waits for is elsewhere: not planned, or with the control thread
@@ -171,7 +171,7 @@ bool Executor::LeavesSomething() const {
          stopping_.load(std::memory_order_acquire);
 }
 
-bool Executor::Turn() {
+bool Executor::Sweep() {
   if (seat_.TakeCall()) TakeInputs();
   bool moved = LaunchReady();
   if (!idle()) {

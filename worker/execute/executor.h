@@ -81,7 +81,7 @@ class Executor {
   // Starts the thread and connects the backend on it; blocks until connected. Once. Statuses: as
   // CollectiveBackend::Connect.
   absl::Status Start(GroupLayout layout, Store& store, absl::Time deadline);
-  // The same without waiting: `connected` is called with the result, on the executor's thread. What
+  // Connects without waiting: `connected` is called with the result, on the executor's thread. What
   // is launched before that waits for it.
   using Connected = std::function<void(const absl::Status&)>;
   void StartConnecting(GroupLayout layout, Store& store, absl::Time deadline, Connected connected);
@@ -126,7 +126,7 @@ class Executor {
   // For the Works that are launched here.
   const std::shared_ptr<DriverSeat>& seat() const { return seat_owner_; }
   const std::string& backend_name() const { return backend_name_; }
-  // As CollectiveBackend's, once connected; may outlive this.
+  // The backend's arena, once connected; it may outlive this object.
   std::shared_ptr<NodeArena> arena() const {
     return arena_ != nullptr && !arena_->memories().empty() ? arena_ : nullptr;
   }
@@ -182,7 +182,7 @@ class Executor {
   void DriveUntilIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // One round; returns whether anything happened. If not, and nothing is in flight, nothing will
   // before the next call to the seat (scratch memory that comes back is one, too).
-  bool Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  bool Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void TakeInputs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(std::unique_ptr<BatchJob>& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(ScratchReturned& returned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
@@ -226,7 +226,7 @@ class Executor {
   void Put(T input);
   // Thread-safe: what was put there is seen by whoever sits in the seat. As DriverSeat::Call.
   void CallDriver(bool waiter_comes = false);
-  // As IdleWait::Wait.
+  // Waits as IdleWait::Wait does.
   bool WaitForMore(IdleWait& wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
 
   // Constant after construction.
@@ -247,7 +247,7 @@ class Executor {
   std::atomic<Doorbell*> own_bell_ = nullptr;  // set once connected, on mapped memory
   std::atomic<int64_t> batches_ = 0;           // launched here and not finished
 
-  // Of whoever sits in the driver's seat.
+  // The lanes, which belong to whoever sits in the driver's seat.
   ExecutorLanes lanes_ ABSL_GUARDED_BY(seat_);
   AtBackend at_backend_ ABSL_GUARDED_BY(seat_);
   FusionBufferPool buffers_;                             // bytes() is thread-safe

@@ -170,7 +170,7 @@ void Executor::Take(Exchange& exchange) {
 void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept {
   IdleWait wait(options_.polling_threads, options_.cores);
   while (!run.ended.load(std::memory_order_acquire)) {
-    if (Turn()) {
+    if (Sweep()) {
       wait.Reset();
     } else if (idle() || (WaitForMore(wait) && gives_up())) {
       break;

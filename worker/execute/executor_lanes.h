@@ -24,7 +24,7 @@ struct ExecutorLane {
   bool ended = false;    // it ends, and its group if it has one, when it is idle
   // With `confirm`: all ranks have their results, and they end with the groups they are of.
   std::vector<std::unique_ptr<BatchJob>> confirmed;
-  OpenGroups open_groups;
+  OpenTensorGroups open_groups;
 
   bool has_next() const { return sized != nullptr || !waiting.empty(); }
   bool idle() const { return !has_next() && in_flight == 0 && confirmed.empty(); }

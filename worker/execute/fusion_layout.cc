@@ -20,14 +20,15 @@ FlatLayout LayOutFlat(absl::Span<const int64_t> tensor_bytes) {
   return layout;
 }
 
-BlockLayout LayOutBlocks(absl::Span<const std::vector<int64_t>> part_bytes, int32_t world_size) {
+BlockLayout LayOutBlocks(absl::Span<const std::vector<int64_t>> tensor_block_bytes,
+                         int32_t world_size) {
   BlockLayout layout;
   const size_t ranks = static_cast<size_t>(world_size);
   layout.slots.resize(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
     layout.block_offset_bytes.push_back(layout.total_bytes);
-    layout.slots[rank].reserve(part_bytes.size());
-    for (const std::vector<int64_t>& parts : part_bytes) {
+    layout.slots[rank].reserve(tensor_block_bytes.size());
+    for (const std::vector<int64_t>& parts : tensor_block_bytes) {
       COORDD_CHECK(parts.size() == ranks);
       layout.slots[rank].push_back({layout.total_bytes, parts[rank]});
       layout.total_bytes += AlignedSize(parts[rank]);

@@ -17,16 +17,16 @@ inline constexpr int64_t kFusionAlignmentBytes = 64;
 // Smallest multiple of kFusionAlignmentBytes that holds `size_bytes`.
 int64_t AlignedSize(int64_t size_bytes);
 
-struct FusedSlot {
+struct FusedRange {
   int64_t offset_bytes = 0;  // in the fused buffer; a multiple of kFusionAlignmentBytes
   int64_t size_bytes = 0;    // of the tensor's part alone, without padding
-  friend bool operator==(const FusedSlot&, const FusedSlot&) = default;
+  friend bool operator==(const FusedRange&, const FusedRange&) = default;
 };
 
 // One run of tensors: allreduce and broadcast. The bytes between two tensors take part in the
 // collective, with whatever value they have.
 struct FlatLayout {
-  absl::InlinedVector<FusedSlot, 1> slots;  // by tensor
+  absl::InlinedVector<FusedRange, 1> slots;  // by tensor
   int64_t total_bytes = 0;
 };
 FlatLayout LayOutFlat(absl::Span<const int64_t> tensor_bytes);
@@ -36,13 +36,14 @@ FlatLayout LayOutFlat(absl::Span<const int64_t> tensor_bytes);
 struct BlockLayout {
   std::vector<int64_t> block_bytes;         // by rank: what CollectiveArgs takes
   std::vector<int64_t> block_offset_bytes;  // by rank
-  std::vector<std::vector<FusedSlot>>
+  std::vector<std::vector<FusedRange>>
       slots;  // [rank][tensor]; offsets count from the buffer's start
   int64_t total_bytes = 0;
 };
-// `part_bytes[tensor][rank]`. REQUIRES: each tensor has a part for each of `world_size` ranks, 0
-// bytes allowed.
-BlockLayout LayOutBlocks(absl::Span<const std::vector<int64_t>> part_bytes, int32_t world_size);
+// `tensor_block_bytes[tensor][rank]`. REQUIRES: each tensor has a part for each of `world_size`
+// ranks, 0 bytes allowed.
+BlockLayout LayOutBlocks(absl::Span<const std::vector<int64_t>> tensor_block_bytes,
+                         int32_t world_size);
 
 // How reducescatter splits the first dimension: rows / world_size each, and the remainder one row
 // each to the lowest ranks.

@@ -11,7 +11,7 @@
 namespace coordd {
 
 // A group is launched as a whole, over as many batches of its lane as it needs. One thread.
-class OpenGroups {
+class OpenTensorGroups {
  public:
   // The lane's next batch; whether all groups that have begun are whole behind it.
   bool Take(const std::vector<TensorJob>& tensors) {

@@ -20,8 +20,8 @@ class ProcessSetTable {
  public:
   void Define(ProcessSetId process_set, RankList ranks);
   void End(ProcessSetId process_set);
-  // Those of the next generation. Others have ended with the last of their ranks; or, unless
-  // `survive`, with their generation.
+  // Replaces the sets by those of the next generation. Others have ended with the last of their
+  // ranks; or, unless `survive`, with their generation.
   void Replace(std::map<ProcessSetId, RankList> sets, bool survive);
   // nullptr: there is no such set. Not for set 0.
   RankList Find(ProcessSetId process_set) const;

@@ -24,8 +24,8 @@ absl::Status GenerationEndedBy(Generation generation, const v1::Abort& abort);
 absl::Status GenerationEndedError(Generation generation, absl::string_view why,
                                   absl::StatusCode code = absl::StatusCode::kAborted);
 
-// The same status, marked: the survivors form the next generation, which the program has to take
-// note of (Worker::AwaitGeneration).
+// The status, marked: the survivors form the next generation, which the program has to take note of
+// (Worker::AwaitGeneration).
 absl::Status GenerationChanged(absl::Status status);
 bool IsGenerationChanged(const absl::Status& status);
 

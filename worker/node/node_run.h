@@ -39,8 +39,8 @@ struct NodeRunOptions {
   // nobody but the root waits for anybody but the root. Beyond, all copy a part to all, which takes
   // each of p members (p - 1) / p of the time, and a step in which all wait for all.
   int64_t pull_bytes_max = int64_t{256} << 10;
-  // Of two members, results from here on pass by the caches, unless they take the place of an
-  // operand, whose lines are there.
+  // From so many bytes on the results of two members pass by the caches, unless they take the place
+  // of an operand, whose lines are there.
   int64_t stream_bytes_min = StreamBytesMin();
   // How much an Advance moves at most: some 100 us, after which an Abort is heard.
   int64_t work_bytes_max = int64_t{1} << 20;

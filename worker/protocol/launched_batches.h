@@ -53,7 +53,7 @@ class LaunchedBatches {
  public:
   // INTERNAL: it is not the next of its lane, and is left to the caller.
   absl::Status Launch(BatchKey key, LaunchedBatch&& batch);
-  // It executes no more. REQUIRES: it did.
+  // The batch executes no more. REQUIRES: it did.
   LaunchedBatch Complete(const BatchDone& done, absl::Time now);
   // Nothing is launched on this lane any more.
   void EndLane(LaneId lane) { sequencer_.End(lane); }
@@ -94,7 +94,7 @@ class LaunchedBatches {
   bool TakeLeftBehind(absl::Time now);
 
  private:
-  // Of each lane the first batch that failed, and up to which one the results are there all the
+  // The first batch of each lane that failed, and up to which one the results are there all the
   // same.
   struct Interrupted {
     int64_t first = 0;

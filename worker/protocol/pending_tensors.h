@@ -43,15 +43,15 @@ class PendingTensors {
   using Map = std::map<TensorId, Tensor>;
   using iterator = Map::iterator;
 
-  // As unreported. REQUIRES: not reported; no other one has its name.
+  // Adds a tensor as unreported. REQUIRES: it was not reported; no other one has its name.
   void Add(TensorId id, Tensor tensor);
-  // The same for one that is older than what has come since it was launched.
+  // Adds a tensor that is older than what has come since it was launched.
   void AddInOrder(TensorId id, Tensor tensor);
   SharedSpec Erase(iterator tensor);
   void Fail(iterator tensor, const absl::Status& why, const WorkerTurn& turn);
   void FailAll(const absl::Status& why, const WorkerTurn& turn);
   void FailUnreported(const absl::Status& why, const WorkerTurn& turn);
-  // Those for which `which(spec)` holds.
+  // The tensors for which `which(spec)` holds.
   template <typename F>
   void FailThose(F which, const absl::Status& why, const WorkerTurn& turn) {
     for (auto tensor = tensors_.begin(); tensor != tensors_.end();) {
@@ -61,7 +61,7 @@ class PendingTensors {
     }
   }
 
-  // Those that are withdrawn, each with its own reason: coordd's answer will not come.
+  // Fails the tensors that are withdrawn, each with its own reason: coordd's answer will not come.
   void FailWithdrawn(const WorkerTurn& turn);
 
   iterator Find(TensorId id) { return tensors_.find(id); }
@@ -78,7 +78,7 @@ class PendingTensors {
   absl::Time next_deadline() const {
     return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
   }
-  // Those whose deadline has come, the earliest first.
+  // The tensors whose deadline has come, the earliest first.
   std::vector<TensorId> DueBy(absl::Time now) const;
   void SetDeadline(iterator tensor, absl::Time deadline);
 
@@ -90,7 +90,7 @@ class PendingTensors {
   bool TakeJoinBack();
 
   size_t unreported() const { return unreported_.size(); }
-  // As if coordd had heard of none.
+  // Goes on as if coordd had heard of no tensor.
   void ForgetReports();
   // The messages that report what is unreported, except for the join if it waits.
   std::vector<v1::WorkerMessage> Report(SlotTable& slots, bool join_waits);
@@ -98,7 +98,7 @@ class PendingTensors {
   // Withdraws them, and gives the messages that ask coordd to. REQUIRES: they are reported.
   std::vector<v1::WorkerMessage> Withdraw(const std::vector<TensorId>& tensors,
                                           const absl::Status& why, absl::Time now);
-  // The same for everything that was withdrawn before, for another coordd.
+  // Withdraws anew, for another coordd, everything that was withdrawn before.
   std::vector<v1::WorkerMessage> WithdrawAnew(absl::Time now);
 
   // INTERNAL: the invariant does not hold; says where. For tests.

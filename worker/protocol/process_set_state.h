@@ -66,7 +66,7 @@ class ProcessSetState {
   std::vector<v1::ProcessSetChange> SetsOfFirstRank() const;
   bool IsFirstOf(ProcessSetId process_set) const;
 
-  // Those that the ranks have asked for.
+  // The process sets that the ranks have asked for.
   std::vector<DefineProcessSet> AskedFor() const;
 
  private:

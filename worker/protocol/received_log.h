@@ -23,7 +23,7 @@ class ReceivedLog {
   // `to`: the process set whose members it was sent to. REQUIRES: its position is larger than
   // position(). What of its body has already been moved out is not kept.
   void Add(ProcessSetId to, v1::CoordinatorMessage message);
-  // Of the last message.
+  // The position of the last message.
   int64_t position() const { return position_; }
 
   // All members of the set have received what went to them up to `position`.

@@ -5,7 +5,7 @@
 
 namespace coordd {
 
-// Of what no rank can have completed before all members of the set have launched it.
+// Whether no rank can have completed the tensor before all members of the set have launched it.
 bool NeedsEverybody(const TensorSpec& spec);
 // Whether the tensor means the same in another generation.
 bool OutlivesGeneration(const TensorSpec& spec);

@@ -38,8 +38,8 @@ struct WorkerStateOptions {
   v1::ProcessSets process_sets;   // of the generation before. REQUIRES: valid
   OnFailure on_failure = OnFailure::kEnd;
 
-  // Of the coordd that may be started again on its state, so that this rank resumes its session;
-  // empty: it remembers nothing, and a lost connection is the end of the generation.
+  // The cluster id of a coordd that may be started again on its state, so that this rank resumes
+  // its session; empty: it remembers nothing, and a lost connection is the end of the generation.
   std::string cluster_id;
   int64_t session = 0;                                 // Membership.session
   v1::Join join;                                       // what this worker had joined with
@@ -105,7 +105,7 @@ class WorkerState {
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
   bool stopped() const { return leaving_.stopped(); }
 
-  // Those that the ranks have asked for.
+  // The process sets that the ranks have asked for.
   std::vector<DefineProcessSet> process_sets() const { return generation_.process_sets.AskedFor(); }
   // OK while the generation is alive.
   const absl::Status& status() const { return succession_.end(); }

@@ -28,27 +28,27 @@ bool HasInput(CollectiveKind kind) {
 
 }  // namespace
 
-BareComm::BareComm(Parts parts)
-    : parts_(std::move(parts)), backend_name_(parts_.plane->executor->backend_name()) {}
+BareComm::BareComm(Needs parts)
+    : needs_(std::move(parts)), backend_name_(needs_.plane->executor->backend_name()) {}
 
 BareComm::~BareComm() {
   if (fork_guard_.InChild()) {
     // Its threads are not there, and where its memory was mapped may be somebody else's: both are
     // left alone for good.
-    static_cast<void>(std::make_unique<Parts>(parts_).release());
+    static_cast<void>(std::make_unique<Needs>(needs_).release());
     return;
   }
   // What a failed collective has said stays there for those who still look, as long as the
   // generation lives.
-  if (failure_.ok()) parts_.plane->executor->CloseComm(parts_.lane, parts_.mapped);
+  if (failure_.ok()) needs_.plane->executor->CloseComm(needs_.lane, needs_.mapped);
 }
 
 absl::Status BareComm::Named(const absl::Status& status) const {
-  return absl::Status(status.code(), absl::StrCat("comm ", parts_.name, ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat("comm ", needs_.name, ": ", status.message()));
 }
 
 absl::Status BareComm::CheckState() const {
-  if (parts_.plane->end.ended()) return parts_.plane->end.status();
+  if (needs_.plane->end.ended()) return needs_.plane->end.status();
   if (failure_.ok()) return absl::OkStatus();
   return Named(absl::FailedPreconditionError(
       absl::StrCat("an earlier call failed, expected a new comm: ", failure_.message())));
@@ -74,7 +74,7 @@ absl::Status BareComm::Check(const CommCall& call) const {
 absl::Status BareComm::Prepare(const CommCall& call) {
   prepared_.reset();
   COORDD_RETURN_IF_ERROR(Check(call));
-  const size_t members = parts_.ranks.size();
+  const size_t members = needs_.ranks.size();
   const size_t block = static_cast<size_t>(call.count * SizeOf(call.dtype));
   const size_t all = block * members;
   const CollectiveKind kind = call.kind;
@@ -85,8 +85,8 @@ absl::Status BareComm::Prepare(const CommCall& call) {
       call.op == ReduceOp::kAverage && !IsInteger(call.dtype) && call.dtype != DataType::kBool;
   args_.scale = divides ? 1.0 / size() : 1.0;
   args_.scaled = divides ? &scaled_ : nullptr;
-  args_.lane = parts_.lane;
-  args_.group = ProcessSetId{ToInt(parts_.lane)};
+  args_.lane = needs_.lane;
+  args_.group = ProcessSetId{ToInt(needs_.lane)};
   args_.root = Rank{call.root};
   const bool by_receiver =
       kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall;
@@ -102,7 +102,7 @@ absl::Status BareComm::Prepare(const CommCall& call) {
   if (kind != CollectiveKind::kBarrier)
     args_.output = absl::MakeSpan(static_cast<std::byte*>(call.output), by_sender ? all : block);
   args_.equal_blocks = true;
-  COORDD_RETURN_IF_ERROR(ValidateArgs(args_, Rank{parts_.self}, size()));
+  COORDD_RETURN_IF_ERROR(ValidateArgs(args_, Rank{needs_.self}, size()));
   prepared_ = call;
   return absl::OkStatus();
 }
@@ -118,11 +118,11 @@ absl::Status BareComm::Run(const CommCall& call) {
   if (status.ok()) {
     ++args_.sequence;
     scaled_ = false;
-    status = parts_.mapped != nullptr ? RunMapped() : RunByMessages();
+    status = needs_.mapped != nullptr ? RunMapped() : RunByMessages();
     if (status.ok() && call.op == ReduceOp::kAverage && !scaled_) Divide(call);
     if (!status.ok()) {
       failure_ = status;
-      parts_.plane->comm_failed.store(true, std::memory_order_release);
+      needs_.plane->comm_failed.store(true, std::memory_order_release);
     }
     Count(call, status);
   }
@@ -131,7 +131,7 @@ absl::Status BareComm::Run(const CommCall& call) {
 }
 
 absl::Status BareComm::RunMapped() {
-  MappedLane& lane = *parts_.mapped;
+  MappedLane& lane = *needs_.mapped;
   if (NodeInlineRun::Fits(args_, size(), lane.options.inline_bytes_max)) {
     NodeInlineRun run(args_, *lane.node);
     return Await(run, lane.node->bell());
@@ -143,8 +143,8 @@ absl::Status BareComm::RunMapped() {
 
 template <typename Collective>
 absl::Status BareComm::Await(Collective& run, Doorbell& bell) {
-  const GenerationEnd& end = parts_.plane->end;
-  IdleWait wait(parts_.polling_threads, parts_.cores);
+  const GenerationEnd& end = needs_.plane->end;
+  IdleWait wait(needs_.polling_threads, needs_.cores);
   absl::Time deadline = absl::InfinitePast();  // not known before it matters
   while (true) {
     // Looked at before: what a rank has said before it ended counts.
@@ -157,30 +157,30 @@ absl::Status BareComm::Await(Collective& run, Doorbell& bell) {
       continue;
     }
     if (!wait.Wait({&bell, /*suffices=*/true})) continue;
-    const absl::Time now = parts_.clock->Now();
-    if (deadline == absl::InfinitePast()) deadline = now + parts_.timeout;
+    const absl::Time now = needs_.clock->Now();
+    if (deadline == absl::InfinitePast()) deadline = now + needs_.timeout;
     if (now < deadline) continue;
     std::vector<int32_t> missing;
     for (int32_t m = 0; m < size(); ++m) {
-      if (run.WaitsFor(m)) missing.push_back(parts_.ranks[static_cast<size_t>(m)]);
+      if (run.WaitsFor(m)) missing.push_back(needs_.ranks[static_cast<size_t>(m)]);
     }
     return Named(absl::DeadlineExceededError(absl::StrCat(
         Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
-        " had not come as far within ", absl::FormatDuration(parts_.timeout))));
+        " had not come as far within ", absl::FormatDuration(needs_.timeout))));
   }
   return absl::OkStatus();
 }
 
 absl::Status BareComm::RunByMessages() {
-  GenerationPlane& plane = *parts_.plane;
-  const absl::Time deadline = parts_.clock->Now() + parts_.timeout;
+  GenerationPlane& plane = *needs_.plane;
+  const absl::Time deadline = needs_.clock->Now() + needs_.timeout;
   const absl::Status status = plane.executor->RunDirect(args_, deadline, plane.end);
   if (status.ok()) return status;
   if (plane.end.ended()) return plane.end.status();
-  parts_.report_failure(status);
+  needs_.report_failure(status);
   // Nobody else can execute anything either.
   const absl::Status verdict =
-      plane.end.Await(*parts_.clock, parts_.clock->Now() + kVerdictPatience);
+      plane.end.Await(*needs_.clock, needs_.clock->Now() + kVerdictPatience);
   if (absl::IsDeadlineExceeded(status)) {
     return Named(
         absl::DeadlineExceededError(absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": ",
@@ -200,12 +200,12 @@ void BareComm::Divide(const CommCall& call) const {
 
 void BareComm::Count(const CommCall& call, const absl::Status& status) {
   if (!status.ok()) {
-    if (!parts_.plane->end.ended())
-      parts_.metrics->RecordCollective(call.kind, backend_name_, status.code(), 0);
+    if (!needs_.plane->end.ended())
+      needs_.metrics->RecordCollective(call.kind, backend_name_, status.code(), 0);
     return;
   }
   std::shared_ptr<WorkerMetrics::Tally>& tally = tallies_[static_cast<size_t>(call.kind)];
-  if (tally == nullptr) tally = parts_.metrics->OpenTally(call.kind, backend_name_);
+  if (tally == nullptr) tally = needs_.metrics->OpenTally(call.kind, backend_name_);
   // Of the tensor that the named call would have: the input, of a broadcast the buffer.
   const size_t bytes = HasInput(call.kind) ? args_.input.size() : args_.output.size();
   tally->Record(static_cast<int64_t>(bytes));

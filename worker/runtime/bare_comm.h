@@ -22,12 +22,12 @@
 
 namespace coordd {
 
-// As Comm. Over mapped memory the caller advances a NodeCollectiveRun by itself, and looks at the
+// A Comm. Over mapped memory the caller advances a NodeCollectiveRun by itself, and looks at the
 // generation's end between two looks at the others; that they are dead it hears from coordd.
 // Otherwise the executor runs the collective, on the caller's thread if that is free.
 class BareComm final : public Comm {
  public:
-  struct Parts {
+  struct Needs {
     std::string name;             // for texts
     std::vector<int32_t> ranks;   // of the members, in the generation
     int32_t self = 0;             // among them
@@ -43,13 +43,13 @@ class BareComm final : public Comm {
     Clock* clock = nullptr;
   };
 
-  explicit BareComm(Parts parts);
+  explicit BareComm(Needs parts);
   ~BareComm() override;
   BareComm(const BareComm&) = delete;
   BareComm& operator=(const BareComm&) = delete;
 
-  int32_t rank() const override { return parts_.self; }
-  int32_t size() const override { return static_cast<int32_t>(parts_.ranks.size()); }
+  int32_t rank() const override { return needs_.self; }
+  int32_t size() const override { return static_cast<int32_t>(needs_.ranks.size()); }
   absl::Status Run(const CommCall& call) override;
 
  private:
@@ -66,7 +66,7 @@ class BareComm final : public Comm {
   absl::Status Named(const absl::Status& status) const;
 
   // Constant after construction.
-  const Parts parts_;
+  const Needs needs_;
   const std::string backend_name_;
   const ForkGuard fork_guard_;
 

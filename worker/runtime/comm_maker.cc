@@ -39,7 +39,7 @@ absl::StatusOr<int64_t> Agree(Worker& worker, ProcessSetId process_set, std::str
 
 // Tries once to make a lane with a number that is free on all members; whether one was.
 absl::StatusOr<bool> FindLane(Worker& worker, ProcessSetId process_set, int attempt,
-                              BareComm::Parts& parts) {
+                              BareComm::Needs& parts) {
   const std::string tensor = absl::StrCat("coordd.comm/", parts.name, "/", attempt);
   GenerationPlane& plane = *parts.plane;
   COORDD_ASSIGN_OR_RETURN(const int64_t number,
@@ -79,7 +79,7 @@ absl::StatusOr<bool> FindLane(Worker& worker, ProcessSetId process_set, int atte
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Comm>> MakeComm(Worker& worker, ProcessSetId process_set,
-                                               BareComm::Parts parts) {
+                                               BareComm::Needs parts) {
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     COORDD_ASSIGN_OR_RETURN(const bool found, FindLane(worker, process_set, attempt, parts));
     if (found) return std::make_unique<BareComm>(std::move(parts));

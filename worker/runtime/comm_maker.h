@@ -16,6 +16,6 @@ namespace coordd {
 // there. RESOURCE_EXHAUSTED: no number or no room on some member; FAILED_PRECONDITION: a member has
 // joined; as Work::Wait.
 absl::StatusOr<std::unique_ptr<Comm>> MakeComm(Worker& worker, ProcessSetId process_set,
-                                               BareComm::Parts parts);
+                                               BareComm::Needs parts);
 
 }  // namespace coordd

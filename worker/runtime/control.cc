@@ -13,9 +13,9 @@
 
 namespace coordd {
 
-Control::Control(WorkerStateOptions options, Parts parts, Stream stream,
+Control::Control(WorkerStateOptions options, Needs parts, Stream stream,
                  std::shared_ptr<GenerationPlane> plane, ControlHooks hooks)
-    : parts_(parts),
+    : needs_(parts),
       make_link_(std::move(stream.make_link)),
       hooks_(std::move(hooks)),
       state_(options, parts.clock.Now()),
@@ -60,7 +60,7 @@ void Control::FailRest(const absl::Status& status) {
     if (auto* answer = std::get_if<AnswerCall>(&action)) Do(*answer);
   }
   // Calls that nobody took.
-  for (ControlEvent& event : parts_.inbox.TakeAll(absl::InfinitePast())) {
+  for (ControlEvent& event : needs_.inbox.TakeAll(absl::InfinitePast())) {
     if (auto* call = std::get_if<ProcessSetCall>(&event)) call->reply->Deliver(status);
   }
   link_.reset();
@@ -68,7 +68,7 @@ void Control::FailRest(const absl::Status& status) {
 
 void Control::Run(std::vector<ControlEvent> early) {
   std::optional<absl::Time> next = Turn(std::move(early));
-  while (next.has_value() && !parts_.inbox.Finished()) next = Turn(parts_.inbox.TakeAll(*next));
+  while (next.has_value() && !needs_.inbox.Finished()) next = Turn(needs_.inbox.TakeAll(*next));
   // What another thread has left for this one, which it cannot wake any more.
   Actions rest;
   {
@@ -85,7 +85,7 @@ std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
   bool asks_for_stack = false;
   {
     MutexLock lock(&mu_);
-    const absl::Time now = NotBeforeLocked(parts_.clock.Now());
+    const absl::Time now = NotBeforeLocked(needs_.clock.Now());
     for (ControlEvent& event : events) StepLocked(event, now);
     state_.Tick(now, effects_);
     ResolveLocked();
@@ -97,7 +97,7 @@ std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
     asks_for_stack = state_.TakeStackWanted();
   }
   CarryOut(std::move(actions));
-  if (asks_for_stack) parts_.stacks.Ask();
+  if (asks_for_stack) needs_.stacks.Ask();
   UpdateMetrics();
   return next;
 }
@@ -187,7 +187,7 @@ absl::Time Control::NotBeforeLocked(absl::Time now) { return last_now_ = std::ma
 // What went well has ended a moment ago: reading the clock is a good part of a small collective.
 void Control::EndLocked(BatchDone done, bool& wake) {
   const bool just_now = done.status.ok() && done.ended_at != absl::InfinitePast();
-  const absl::Time now = NotBeforeLocked(just_now ? done.ended_at : parts_.clock.Now());
+  const absl::Time now = NotBeforeLocked(just_now ? done.ended_at : needs_.clock.Now());
   // A failure has a deadline of its own: that of coordd's verdict.
   const absl::Time due = done.status.ok() ? absl::InfiniteFuture() : now;
   StepLocked(std::move(done), now);
@@ -201,7 +201,7 @@ bool Control::MustWakeLocked(absl::Time due) {
   return true;
 }
 
-void Control::WakeControl() { parts_.inbox.PushUnbounded(TurnDue{}); }
+void Control::WakeControl() { needs_.inbox.PushUnbounded(TurnDue{}); }
 
 Control::Actions Control::TakeActionsLocked() {
   Actions taken;
@@ -228,7 +228,7 @@ void Control::CarryOut(Actions actions) {
 }
 
 void Control::UpdateMetrics() {
-  WorkerMetrics& metrics = parts_.metrics;
+  WorkerMetrics& metrics = needs_.metrics;
   metrics.RecordControlTurn();
   absl::Duration lag, arrival_lag;
   int64_t pending = 0, unreported = 0, executing = 0;
@@ -256,13 +256,13 @@ void Control::Do(SendMessage& action) {
   if (action.message.has_heartbeat()) {
     if (auto use = active_->DeviceUseBeyond(&device_use_told_))
       *action.message.mutable_heartbeat()->mutable_device_use() = *std::move(use);
-    action.message.mutable_heartbeat()->set_stack(parts_.stacks.Take());
-    parts_.gpu_watch.Watch(action.message.heartbeat().device_use().device().uuid());
-    if (auto health = parts_.gpu_watch.Latest()) {
-      parts_.metrics.SetGpu(*health);
+    action.message.mutable_heartbeat()->set_stack(needs_.stacks.Take());
+    needs_.gpu_watch.Watch(action.message.heartbeat().device_use().device().uuid());
+    if (auto health = needs_.gpu_watch.Latest()) {
+      needs_.metrics.SetGpu(*health);
       *action.message.mutable_heartbeat()->mutable_gpu_health() = *std::move(health);
     }
-    parts_.gpu_watch.Ask();
+    needs_.gpu_watch.Ask();
   }
   const bool resumes = action.message.join().has_resume();
   const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();
@@ -299,11 +299,11 @@ void Control::SendToCoordinator(v1::WorkerMessage message) {
 
 void Control::Do(DefineGroup& action) {
   if (action.member) active_->DefineGroup(action.process_set, action.ranks);
-  if (!action.for_pair) parts_.process_sets.Define(action.process_set, std::move(action.ranks));
+  if (!action.for_pair) needs_.process_sets.Define(action.process_set, std::move(action.ranks));
 }
 
 void Control::Do(EndProcessSet& action) {
-  parts_.process_sets.End(action.process_set);
+  needs_.process_sets.End(action.process_set);
   if (action.member) active_->EndGroup(action.process_set);
 }
 
@@ -313,12 +313,12 @@ void Control::Do(AnswerCall& action) { action.reply->Deliver(std::move(action.an
 
 void Control::Do(LaunchJob& action) {
   for (absl::Duration negotiation : action.negotiation)
-    parts_.metrics.RecordNegotiation(negotiation);
+    needs_.metrics.RecordNegotiation(negotiation);
   active_->Launch(std::move(action.batch));
 }
 
 void Control::Do(FailWork& action) {
-  parts_.completion.Fail(std::move(action.work), std::move(action.status));
+  needs_.completion.Fail(std::move(action.work), std::move(action.status));
 }
 
 void Control::Do(AbortExecution&) { active_->Abort(); }
@@ -334,17 +334,17 @@ void Control::Do(GenerationInterrupted&) { hooks_.generation_interrupted(); }
 void Control::Do(EnterNext& action) {
   // While the memory that holds them is there.
   for (std::unique_ptr<BatchJob>& batch : action.held)
-    parts_.completion.FinishHeld(std::move(batch));
+    needs_.completion.FinishHeld(std::move(batch));
   std::map<ProcessSetId, RankList> sets;
   for (const DefineGroup& set : action.process_sets) sets[set.process_set] = set.ranks;
   // The program may go on as soon as the data plane is there.
-  parts_.process_sets.Replace(std::move(sets),
+  needs_.process_sets.Replace(std::move(sets),
                               action.membership.membership().process_sets_follow());
   absl::StatusOr<std::shared_ptr<GenerationPlane>> next =
       hooks_.enter_generation(action.membership);
   if (!next.ok()) {
     // What is launched ends with the error of the old one, which is over.
-    parts_.inbox.PushUnbounded(
+    needs_.inbox.PushUnbounded(
         ConnectFailed{Generation{action.membership.generation()}, next.status(), std::nullopt});
     return;
   }
@@ -366,12 +366,12 @@ std::shared_ptr<GenerationPlane> Control::plane() {
 }
 
 void Control::Do(TraceBegin& action) {
-  parts_.trace.Begin(TraceRecorder::For::kCoordd, static_cast<size_t>(std::max<int64_t>(
+  needs_.trace.Begin(TraceRecorder::For::kCoordd, static_cast<size_t>(std::max<int64_t>(
                                                       1, action.bytes_max / kTraceRecordBytes)));
 }
 
 void Control::Do(TraceEnd& action) {
-  TraceRecorder::Recorded recorded = parts_.trace.End(TraceRecorder::For::kCoordd);
+  TraceRecorder::Recorded recorded = needs_.trace.End(TraceRecorder::For::kCoordd);
   if (!action.send) return;
   if (action.batches_per_cycle > 0) {
     recorded.records = Within(recorded.records, action.lane, action.batches_per_cycle,
@@ -395,7 +395,7 @@ void Control::Do(OpenStream& action) {
   link_.reset();  // its end is no news, or is of a stream that was given up
   link_ = make_link_();
   device_use_told_ = 0;
-  ControlInbox& inbox = parts_.inbox;
+  ControlInbox& inbox = needs_.inbox;
   const int64_t stream = action.stream;
   link_->Start({.on_message =
                     [&inbox, stream](v1::CoordinatorMessage message) {

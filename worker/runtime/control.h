@@ -70,7 +70,7 @@ struct ControlHooks {
 // do, and is stopped once the new one's has taken its place.
 class Control {
  public:
-  struct Parts {
+  struct Needs {
     ControlInbox& inbox;
     Completion& completion;
     ProcessSetTable& process_sets;
@@ -85,7 +85,7 @@ class Control {
     LinkFactory make_link;                  // another, when that has ended
   };
   // `plane`: of the first generation.
-  Control(WorkerStateOptions options, Parts parts, Stream stream,
+  Control(WorkerStateOptions options, Needs parts, Stream stream,
           std::shared_ptr<GenerationPlane> plane, ControlHooks hooks);
   ~Control();
 
@@ -156,7 +156,7 @@ class Control {
   void Do(Stopped& action);
 
   // Constant after construction.
-  const Parts parts_;
+  const Needs needs_;
   const LinkFactory make_link_;
   const ControlHooks hooks_;
 

@@ -16,7 +16,7 @@ namespace coordd {
 // Both data planes of a generation, for who decides what is launched. Thread-safe; as Executor.
 class DataPlane {
  public:
-  // They outlive it.
+  // The arguments outlive this object.
   DataPlane(Executor& host, DevicePlane& devices) : host_(host), devices_(devices) {}
 
   void Launch(std::unique_ptr<BatchJob> batch) {

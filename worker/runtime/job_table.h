@@ -103,7 +103,7 @@ class JobTable {
   // Constant after construction.
   Clock& clock_;
 
-  // Of the generation.
+  // The ranks of the generation.
   BatchContext world_;
   Rank rank_;
 

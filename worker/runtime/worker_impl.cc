@@ -112,7 +112,7 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
                       std::move(interrupted)});
   r.control = std::make_unique<Control>(
       place.state,
-      Control::Parts{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_, r.stacks,
+      Control::Needs{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_, r.stacks,
                      r.gpu_watch},
       Control::Stream{std::move(session.link), r.seams.make_link}, std::move(plane),
       ControlHooks{
@@ -469,7 +469,7 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
         absl::StrCat("comm ", name, ": its calls cannot be repeated with on_failure continue; ",
                      "expected end or raise"));
   }
-  BareComm::Parts parts;
+  BareComm::Needs parts;
   parts.name = name;
   parts.plane = view->plane;
   COORDD_ASSIGN_OR_RETURN(parts.ranks, ProcessSetRanks(process_set));

@@ -39,7 +39,7 @@ struct WorkerSeams {
   GpuSeams gpus;
 };
 
-// As Worker::Start.
+// Starts a worker as Worker::Start does.
 absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
                                                     Clock& clock);
 

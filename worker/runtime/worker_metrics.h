@@ -29,8 +29,8 @@ class WorkerMetrics {
   // One tensor has ended. `code`: its status.
   void RecordCollective(CollectiveKind kind, absl::string_view backend, absl::StatusCode code,
                         int64_t payload_bytes);
-  // Of one kind on one backend, looked up once: that takes as long as everything else that ends a
-  // tensor. Thread-safe; not longer than the metrics.
+  // The count of one kind on one backend, looked up once: that takes as long as everything else
+  // that ends a tensor. Thread-safe; not longer than the metrics.
   class Succeeded {
    public:
     void Record(int64_t payload_bytes) const;

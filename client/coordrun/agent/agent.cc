@@ -305,7 +305,7 @@ void Agent::WorkerStarted(int32_t worker, const std::string& /*host*/, pid_t pid
   Tell(message);
 }
 
-void Agent::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
+void Agent::WorkerSaid(int32_t worker, Stream stream, const OutputPiece& piece) {
   Send({stream == Stream::kOut ? FrameKind::kOut : FrameKind::kErr, worker, PieceText(piece)});
 }
 

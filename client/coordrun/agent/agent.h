@@ -34,7 +34,7 @@ class Agent : private CrewEvents {
  private:
   void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
                      const std::string& launch) override;
-  void WorkerSaid(int32_t worker, Stream stream, const Piece& piece) override;
+  void WorkerSaid(int32_t worker, Stream stream, const OutputPiece& piece) override;
   void WorkerEnded(int32_t worker, const ProcessEnd& end) override;
   void Notice(absl::string_view sentence) override;
 

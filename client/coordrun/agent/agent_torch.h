@@ -25,7 +25,7 @@ class AgentTorch {
   // For workers that are started from now on. `environment`: of the worker without them. Empty with
   // --no-torch-env.
   Environment VariablesOf(int32_t worker, const Environment& environment) const;
-  // Of these, what a change of members changes.
+  // The variables of torchrun that a change of members changes.
   Environment MasterOf() const;
 
   // Another one, which is free; 0: there is none.

@@ -33,7 +33,7 @@ struct CoordinatorAddresses {
   std::string http;    // host:port; empty: off
 };
 
-// Of the line that coordd writes to --ready-fd. INVALID_ARGUMENT.
+// The addresses in the line that coordd writes to --ready-fd. INVALID_ARGUMENT.
 absl::StatusOr<CoordinatorAddresses> ParseReadyLine(const std::string& line);
 
 struct CoordinatorProcess {

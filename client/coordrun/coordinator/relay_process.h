@@ -31,8 +31,8 @@ class RelayProcess {
   // says where coordd is.
   RelayProcess(const std::string& directory, Environment environment);
 
-  // It takes workers when this returns. UNAVAILABLE, NOT_FOUND: why not, one sentence; the workers
-  // then speak to coordd themselves. REQUIRES: it does not run.
+  // Starts the relay, which takes workers when this returns. UNAVAILABLE, NOT_FOUND: why not, one
+  // sentence; the workers then speak to coordd themselves. REQUIRES: the relay does not run.
   absl::Status Start(Clock& clock);
   // COORDD_NODE_SESSION of the workers.
   const std::string& address() const { return address_; }

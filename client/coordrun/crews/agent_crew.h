@@ -20,7 +20,7 @@ namespace coordd {
 
 struct AgentCrewOptions {
   std::vector<ChannelRequest> channels;
-  // As many are being opened at a time; an answer makes room for the next.
+  // How many connections are being opened at a time; an answer makes room for the next.
   size_t parallel = 32;
   // A sentence about a channel that has ended before its agents answered.
   std::function<std::string(const ChannelRequest&, const ProcessEnd&,
@@ -88,7 +88,7 @@ class AgentCrew : public Crew {
   std::string Where(const Host& host, int32_t number) const;
   void TakeReport(Host& host, const AgentReport& report, absl::Time now);
   void TakeEnd(Host& host, CrewEvents& events);
-  // Those that nobody can hear of any more.
+  // Ends the workers of a host of whom nobody can hear any more.
   void EndWorkersOf(Host& host, CrewEvents& events);
   void Fail(Host& host, const std::string& sentence);
   size_t opening() const;

@@ -27,7 +27,7 @@ class CrewEvents {
   // `host`: empty for this machine. `launch`: its COORDD_LAUNCH_ID; empty: none.
   virtual void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
                              const std::string& launch) = 0;
-  virtual void WorkerSaid(int32_t worker, Stream stream, const Piece& piece) = 0;
+  virtual void WorkerSaid(int32_t worker, Stream stream, const OutputPiece& piece) = 0;
   // Once for each start.
   virtual void WorkerEnded(int32_t worker, const ProcessEnd& end) = 0;
   // A sentence for the user about a host or a launcher.
@@ -44,7 +44,7 @@ class Crew {
   virtual bool ready() const { return true; }
   // Why the run cannot begin, one sentence for each host.
   virtual absl::Status failure() const { return absl::OkStatus(); }
-  // Who has not answered yet, when the time for it is over.
+  // The hosts that have not answered yet, when the time for it is over.
   virtual std::string Missing() const { return ""; }
 
   // Whether the run can do without the hosts of whom failure() and Missing() speak, since the

@@ -110,7 +110,7 @@ void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents&
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     const auto say = [&](Stream stream) {
-      return [&events, &worker, stream](const Piece& piece) {
+      return [&events, &worker, stream](const OutputPiece& piece) {
         events.WorkerSaid(worker.index, stream, piece);
       };
     };
@@ -132,7 +132,7 @@ void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents&
 // What it wrote last is there, also what it never ended with a line. Its descendants may hold the
 // pipe open; they are not waited for.
 void LocalCrew::ReadLastWords(Worker& worker, absl::Time now, CrewEvents& events) {
-  const auto say = [&](const Piece& piece) {
+  const auto say = [&](const OutputPiece& piece) {
     events.WorkerSaid(worker.index, Stream::kErr, piece);
   };
   constexpr int kMostReads = 16;  // a pipe holds 64 KiB

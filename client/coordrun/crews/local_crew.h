@@ -33,7 +33,7 @@ class LocalCrew : public Crew {
   // After a failure some of them may run: KillAll.
   absl::Status Start(CrewEvents& events) override;
   absl::Status Restart(int32_t worker, CrewEvents& events) override;
-  // Of those that are started from now on.
+  // Sets variables of the workers that are started from now on.
   void SetVariables(const Environment& variables);
   // Called before a worker is started again: what it and those that follow get besides.
   void OnRestart(std::function<Environment()> variables) { on_restart_ = std::move(variables); }

@@ -42,7 +42,7 @@ std::string ExplainSsh(const std::string& host, const ProcessEnd& end,
 std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& said,
                         const std::string& leftover = "");
 
-// As a shell takes it.
+// A word quoted as a shell takes it.
 std::string Quoted(const std::string& word);
 std::string Quoted(const std::vector<std::string>& command);
 

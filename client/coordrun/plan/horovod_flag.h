@@ -15,7 +15,7 @@ namespace coordd {
 // the command is not python's, or it has no script.
 absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command);
 
-// The same with coordd.torch.distributed, which has torch.distributed's "gloo" mean coordd.
+// The command under coordd.torch.distributed, which has torch.distributed's "gloo" mean coordd.
 absl::StatusOr<std::vector<std::string>> UnderTorchBackend(const std::vector<std::string>& command);
 
 // `python -`, also as UnderHorovod has it: the interpreter reads its program from stdin.

@@ -91,7 +91,7 @@ absl::Status Output::OpenFilesOf(int32_t local_rank) {
   return absl::OkStatus();
 }
 
-void Output::WorkerSaid(int32_t local_rank, Stream stream, const Piece& piece) {
+void Output::WorkerSaid(int32_t local_rank, Stream stream, const OutputPiece& piece) {
   const bool out = stream == Stream::kOut;
   const int32_t size = options_.size == 0 ? options_.np : options_.size;
   const std::string prefix = options_.prefix ? RankPrefix(options_.first_rank + local_rank, size,

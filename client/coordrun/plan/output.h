@@ -25,10 +25,10 @@ class Output {
 
   // Makes the files of --output-dir. UNAVAILABLE: names the file.
   absl::Status OpenFiles();
-  // Of one more worker.
+  // Opens the output files of a worker that joined after the start.
   absl::Status OpenFilesOf(int32_t local_rank);
 
-  void WorkerSaid(int32_t local_rank, Stream stream, const Piece& piece);
+  void WorkerSaid(int32_t local_rank, Stream stream, const OutputPiece& piece);
   void CoordinatorLine(absl::string_view line);
   // coordrun's own words, on stderr.
   void Say(absl::string_view text);

@@ -27,7 +27,8 @@ struct PlanInputs {
   std::string hostname;  // of this machine
   std::string hostfile;  // contents of --hostfile
   std::optional<AllocatedHosts> allocation = {};
-  // Of a launcher that starts one process on each of several nodes, or does not say how many.
+  // The place in a launcher that starts one process on each of several nodes, or does not say how
+  // many.
   std::optional<LaunchPlace> pod = {};
   std::optional<LaunchPlace> task = {};  // TaskOf
   // Why the hosts of the scheduler's job in whose script coordrun runs are not known; empty: they

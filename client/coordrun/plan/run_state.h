@@ -31,8 +31,8 @@ class RunState {
     absl::Time restart_at = absl::InfiniteFuture();
     bool ended_by_itself = false;  // before coordrun began to end the run, or this worker
     int32_t strikes = 0;  // failures in a row, each soon after a start: they double the wait
-    // Of a run whose hosts come and go. `away`: its slot is not there, so that it is not started,
-    // and its end is none of the run's. `late`: it was not among the first.
+    // For a run whose hosts come and go. `away`: the worker's slot is not there, so that it is not
+    // started, and its end is none of the run's. `late`: it was not among the first.
     bool away = false, late = false;
     bool comes_back = false;  // its slot is there again before it has ended
     bool unused = false;      // its slot is there, and it has not been started since
@@ -44,8 +44,8 @@ class RunState {
   RunState(const RunOptions& options, absl::Time start);
 
   void WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
-  // The same of one that had been asked to leave the job, and of which coordd knows that: however
-  // it ended it is no failure, and it is not started again before its slot comes anew.
+  // A worker has ended that had been asked to leave the job, and of which coordd knows that.
+  // However it ended it is no failure, and it is not started again before its slot comes anew.
   void DrainedWorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
   // One of TakeRestarts has been started.
   void WorkerRestarted(int32_t local_rank, absl::Time now);
@@ -65,8 +65,8 @@ class RunState {
   void JobEnded(const std::string& why, absl::Time now);
   // The program has come to its end without those who are alive: they are ended, and count as lost.
   void Finish(absl::Time now);
-  // Of a user or a batch system; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run, any other is just
-  // passed on.
+  // A signal of a user or a batch system has come; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run,
+  // any other is just passed on.
   void SignalReceived(int signal, absl::Time now);
   // The worker has ended well, but so that the others cannot go on: `reason` completes "rank 2
   // ...". Counts as the first failure, unless there is one.
@@ -81,9 +81,9 @@ class RunState {
   absl::Time NextDeadline() const;
   // Signals to send to every worker that is alive, in this order; empty afterwards.
   std::vector<int> TakeSignals();
-  // The same to single workers.
+  // The signals that are to be sent to single workers.
   std::vector<std::pair<int32_t, int>> TakeSingleSignals();
-  // Who is to be started again now; each is then WorkerRestarted, or stays lost.
+  // The workers that are to be started again now; each is then WorkerRestarted, or stays lost.
   std::vector<int32_t> TakeRestarts(absl::Time now);
 
   bool all_ended() const { return alive_ == 0 && !RestartsAreDue() && !awaits_hosts(); }
@@ -116,7 +116,8 @@ class RunState {
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
   const std::vector<Worker>& workers() const { return workers_; }
 
-  // Of coordrun: the first failure's; 128 + signal when one ended the run; 124 after the timeout.
+  // The status with which coordrun exits: the first failure's; 128 + signal when one ended the run;
+  // 124 after the timeout.
   int exit_status() const;
 
  private:

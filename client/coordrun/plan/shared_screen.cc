@@ -26,7 +26,7 @@ std::string SharedScreen::MakeRoom(bool for_bar) {
   return "\n";
 }
 
-std::string SharedScreen::Add(int32_t source, absl::string_view prefix, const Piece& piece) {
+std::string SharedScreen::Add(int32_t source, absl::string_view prefix, const OutputPiece& piece) {
   const bool own = open_ != Open::kNothing && source_ == source;
   if (piece.text.empty()) return own ? EndOwn(piece.end) : EndOther(source, prefix, piece.end);
   const bool ends = EndsLine(piece.end);

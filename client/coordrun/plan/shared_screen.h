@@ -24,7 +24,7 @@ class SharedScreen {
   explicit SharedScreen(bool terminal) : terminal_(terminal) {}
 
   // What to write for the next piece of `source`. `prefix` stands before what begins a line.
-  std::string Add(int32_t source, absl::string_view prefix, const Piece& piece);
+  std::string Add(int32_t source, absl::string_view prefix, const OutputPiece& piece);
   // For lines of coordrun's own.
   std::string AddLine(absl::string_view line);
   // Nobody goes on with what stands there.

@@ -55,7 +55,7 @@ class SlotBook {
 
  private:
   int32_t IndexOf(const HostSlots& host, int32_t local_rank);
-  // Of this host, wanted or drained.
+  // The slots of this host that are wanted, or that are drained.
   std::vector<int32_t> SlotsOn(const std::string& host, bool drained) const;
   void Shrink(const std::string& host, int32_t room, const std::set<int32_t>& empty,
               SlotChange* change);

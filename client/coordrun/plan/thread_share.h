@@ -16,7 +16,7 @@ namespace coordd {
 // what it likes.
 int32_t ThreadsEach(int32_t cores, int32_t workers);
 
-// Likewise of a process that is one of `workers` on a node of `node_cores`, each with a set of
+// The share of a process that is one of `workers` on a node of `node_cores`, each with a set of
 // `cores` cores, which are different ones where there are enough.
 int32_t ThreadsOfTask(int32_t cores, int32_t workers, int32_t node_cores);
 

@@ -30,11 +30,11 @@ struct TorchMaster {
 // The variables that coordrun decides: all of them but those of -x; none with --no-torch-env.
 std::vector<std::string> TorchNames(const RunOptions& options);
 
-// Those of `names` that are known.
+// The variables among `names` that are known.
 Environment TorchVariables(const std::vector<std::string>& names, const TorchPlace& place,
                            const TorchMaster& master);
 
-// Those of `names` that say where rank 0's store is.
+// The variables among `names` that say where rank 0's store is.
 Environment MasterVariables(const std::vector<std::string>& names, const TorchMaster& master);
 
 // "-x MASTER_PORT wins over what coordrun would set": empty when -x names none of them.

@@ -19,8 +19,8 @@ struct Rendezvous {
   std::string job;
   std::string token_file;  // empty: no token
   TlsFiles tls;            // a worker's; empty: no TLS
-  // Of this run, unique: what begins COORDD_LAUNCH_ID of each worker. Empty: coordrun does not see
-  // how they end.
+  // A name of this run, unique, which begins COORDD_LAUNCH_ID of each worker. Empty: coordrun does
+  // not see how they end.
   std::string launch_id = "";
 };
 

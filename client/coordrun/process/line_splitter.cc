@@ -47,7 +47,7 @@ void TailLines::Add(absl::string_view line) {
   if (lines_.size() > count_) lines_.pop_front();
 }
 
-void TailLines::Add(const Piece& piece) {
+void TailLines::Add(const OutputPiece& piece) {
   const bool open = !EndsLine(last_end_);
   const bool ends_only = piece.text.empty() && EndsLine(piece.end);
   if (!open && !piece.text.empty()) Add(piece.text);

@@ -36,8 +36,8 @@ class TailLines {
  public:
   explicit TailLines(size_t count) : count_(count) {}
   void Add(absl::string_view line);
-  // Of a line that comes in pieces: what is overwritten is forgotten.
-  void Add(const Piece& piece);
+  // Adds a piece of a line: what is overwritten is forgotten.
+  void Add(const OutputPiece& piece);
   const std::deque<std::string>& lines() const { return lines_; }
 
  private:

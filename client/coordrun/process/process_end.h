@@ -13,7 +13,7 @@ struct ProcessEnd {
   bool unreached = false;  // and it had never been there: the worker was not started
 
   bool ok() const { return code == 0 && signal == 0 && !lost; }
-  // As a shell has it: 128 + signal.
+  // The status as a shell has it: 128 + signal.
   int shell_status() const {
     if (lost && code == 0 && signal == 0) return 1;
     return signal != 0 ? 128 + signal : code;

@@ -10,7 +10,7 @@ namespace coordd {
 // Reads what is there into `lines`; finishes them and closes `fd` at the end of the stream.
 void ReadLines(OwnedFd& fd, LineSplitter& lines, const LineSplitter::Emit& emit);
 
-// The same of pieces, which come at `now`.
+// Reads pieces, which come at `now`.
 void ReadPieces(OwnedFd& fd, StreamSplitter& pieces, absl::Time now,
                 const StreamSplitter::Emit& emit);
 

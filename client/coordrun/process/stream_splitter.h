@@ -23,7 +23,7 @@ bool EndsLine(PieceEnd end);
 // The bytes themselves.
 absl::string_view BytesOf(PieceEnd end);
 
-struct Piece {
+struct OutputPiece {
   absl::string_view text;  // without '\r' and '\n'
   PieceEnd end = PieceEnd::kNewline;
 };
@@ -37,7 +37,7 @@ inline constexpr absl::Duration kOldest = absl::Seconds(1);
 // one owner.
 class StreamSplitter {
  public:
-  using Emit = std::function<void(const Piece& piece)>;
+  using Emit = std::function<void(const OutputPiece& piece)>;
 
   void Feed(absl::string_view bytes, absl::Time now, const Emit& emit);
   // Passes on what is due.

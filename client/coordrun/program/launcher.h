@@ -47,7 +47,7 @@ class Launcher : private CrewEvents {
   // CrewEvents.
   void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
                      const std::string& launch) override;
-  void WorkerSaid(int32_t worker, Stream stream, const Piece& piece) override;
+  void WorkerSaid(int32_t worker, Stream stream, const OutputPiece& piece) override;
   void WorkerEnded(int32_t worker, const ProcessEnd& end) override;
   void Notice(absl::string_view sentence) override;
 
@@ -72,7 +72,7 @@ class Launcher : private CrewEvents {
   // Asks coordd; what it says is added to the report, and who failed first is taken from it.
   // Nothing: it does not answer.
   std::optional<v1::ServerState> AskCoordinator(absl::Duration timeout);
-  // Those who have ended since, and whether they had been asked to leave.
+  // Judges the workers that have ended since, and whether they had been asked to leave.
   void JudgeEnds();
   void TellEnd(int32_t worker, const ProcessEnd& end, bool drained);
   // Whether coordd lets no generation follow: then the run is being ended.

@@ -32,7 +32,7 @@ void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
   tails_[index] = TailLines(kTailLines);  // what it says in this life
 }
 
-void Launcher::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
+void Launcher::WorkerSaid(int32_t worker, Stream stream, const OutputPiece& piece) {
   if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece);
   output_.WorkerSaid(worker, stream, piece);
 }

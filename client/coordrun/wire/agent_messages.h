@@ -20,8 +20,8 @@ using v1::AgentOrder;
 using v1::AgentOrders;
 using v1::AgentReport;
 
-// Of these messages and of what workers say (PieceText). An agent of another revision is refused by
-// name.
+// The revision of these messages and of what workers say (PieceText). An agent of another revision
+// is refused by name.
 inline constexpr int kAgentProtocol = 5;
 // A line of orders: the environment of a shell has 2 MiB at most.
 inline constexpr size_t kMaxOrderBytes = size_t{8} << 20;
@@ -52,7 +52,7 @@ std::string Line(const google::protobuf::Message& message);
 // INVALID_ARGUMENT of each: one sentence that says what is wrong.
 // FAILED_PRECONDITION: another revision.
 absl::StatusOr<AgentOrders> ParseOrders(absl::string_view line);
-// Also one whose numbers make no sense.
+// Parses an order. INVALID_ARGUMENT also for one whose numbers make no sense.
 absl::StatusOr<AgentOrder> ParseOrder(absl::string_view line);
 // A report of another revision has a version and a host, whatever else there is in it.
 absl::StatusOr<AgentMessage> ParseMessage(absl::string_view text);

@@ -19,15 +19,15 @@ bool IsKind(char c) { return c == 'c' || c == 'o' || c == 'e'; }
 
 }  // namespace
 
-std::string PieceText(const Piece& piece) {
+std::string PieceText(const OutputPiece& piece) {
   return absl::StrCat(std::string(1, static_cast<char>(piece.end)), piece.text);
 }
 
-std::optional<Piece> ParsePieceText(absl::string_view text) {
+std::optional<OutputPiece> ParsePieceText(absl::string_view text) {
   const auto end = static_cast<PieceEnd>(text.empty() ? '?' : text[0]);
   const bool known = EndsLine(end) || end == PieceEnd::kReturn || end == PieceEnd::kNone;
   if (!known) return std::nullopt;
-  return Piece{text.substr(1), end};
+  return OutputPiece{text.substr(1), end};
 }
 
 std::string EncodeFrame(const Frame& frame) {

@@ -31,8 +31,8 @@ struct Frame {
 
 // A piece of a worker's output as the text of a frame, and back: its end, then its text. Nothing:
 // it is none.
-std::string PieceText(const Piece& piece);
-std::optional<Piece> ParsePieceText(absl::string_view text);
+std::string PieceText(const OutputPiece& piece);
+std::optional<OutputPiece> ParsePieceText(absl::string_view text);
 
 // One or more lines, each with its end. `frame.text` has no line end in it.
 std::string EncodeFrame(const Frame& frame);

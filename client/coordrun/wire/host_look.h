@@ -21,7 +21,7 @@ void LookAtCores(AgentReport* report);
 // Cores, GPUs and versions of libraries into `report`. Opens UCX and NCCL for the time of the call.
 void LookAtHost(const Environment& environment, AgentReport* report);
 
-// Of CUDA_VISIBLE_DEVICES, when it is set: "0,1" is 2, "" and "-1" are 0.
+// How many GPUs CUDA_VISIBLE_DEVICES names, when it is set: "0,1" is 2, "" and "-1" are 0.
 int32_t VisibleGpus(const Environment& environment, size_t in_machine);
 
 }  // namespace coordd

@@ -48,8 +48,8 @@ TEST(PeerStatus, KnowsSilenceFromAnEnd) {
 
 TEST(FusionLayout, PacksTensorsAtCacheLines) {
   const FlatLayout layout = LayOutFlat({10, 0, 64, 65});
-  EXPECT_THAT(layout.slots, ElementsAre(FusedSlot{0, 10}, FusedSlot{64, 0}, FusedSlot{64, 64},
-                                        FusedSlot{128, 65}));
+  EXPECT_THAT(layout.slots, ElementsAre(FusedRange{0, 10}, FusedRange{64, 0}, FusedRange{64, 64},
+                                        FusedRange{128, 65}));
   EXPECT_EQ(layout.total_bytes, 256);
   EXPECT_EQ(LayOutFlat({}).total_bytes, 0);
 }
@@ -59,9 +59,9 @@ TEST(FusionLayout, GivesEachRankABlockWithItsPartOfEveryTensor) {
   const BlockLayout layout = LayOutBlocks({{8, 0, 4}, {100, 64, 64}}, 3);
   EXPECT_THAT(layout.block_bytes, ElementsAre(64 + 128, 64, 64 + 64));
   EXPECT_THAT(layout.block_offset_bytes, ElementsAre(0, 192, 256));
-  EXPECT_THAT(layout.slots[0], ElementsAre(FusedSlot{0, 8}, FusedSlot{64, 100}));
-  EXPECT_THAT(layout.slots[1], ElementsAre(FusedSlot{192, 0}, FusedSlot{192, 64}));
-  EXPECT_THAT(layout.slots[2], ElementsAre(FusedSlot{256, 4}, FusedSlot{320, 64}));
+  EXPECT_THAT(layout.slots[0], ElementsAre(FusedRange{0, 8}, FusedRange{64, 100}));
+  EXPECT_THAT(layout.slots[1], ElementsAre(FusedRange{192, 0}, FusedRange{192, 64}));
+  EXPECT_THAT(layout.slots[2], ElementsAre(FusedRange{256, 4}, FusedRange{320, 64}));
   EXPECT_EQ(layout.total_bytes, 384);
 }
 

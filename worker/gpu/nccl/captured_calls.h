@@ -36,7 +36,7 @@ std::string DescribeCall(const CapturedCall& call);
 // What a rank has captured with one communicator, in its order. Not thread-safe.
 class CapturedSequence {
  public:
-  // Of more only the digest is kept, so a difference is found, but has no name.
+  // How much text is kept. Of more only the digest is, so a difference is found, but has no name.
   static constexpr size_t kTextBytesMax = 48 << 10;
 
   void Add(const std::string& call);

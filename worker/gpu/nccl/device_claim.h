@@ -75,7 +75,8 @@ struct DeviceDecision {
   bool rdma = false, gpu_direct = false;  // on every rank
   bool float8 = false;                    // every rank's NCCL reduces it
   bool windows = false;                   // every rank makes its fusion buffer a symmetric window
-  // Of the set on each machine, following each other, where allreduces are hierarchical; 0: flat.
+  // How many ranks of the set are on each machine, following each other, where allreduces are
+  // hierarchical; 0: flat.
   int32_t ranks_per_node = 0;
   std::string why_flat = {};  // where a hierarchy was asked for
   // Not empty: every rank has kept the communicator of this generation, and all shrink it by these

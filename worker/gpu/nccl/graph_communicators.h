@@ -63,7 +63,8 @@ class GraphCommunicators {
   // FAILED_PRECONDITION: the set is not prepared; else as Prepare. REQUIRES: checked buffers; NCCL
   // reduces the type.
   absl::Status Capture(ProcessSetId process_set, const CapturedCall& call, CudaStream stream);
-  // Of what was captured, for FirstDifference. FAILED_PRECONDITION: the set is not prepared.
+  // The text of what was captured, for FirstDifference. FAILED_PRECONDITION: the set is not
+  // prepared.
   absl::StatusOr<std::string> Captured(ProcessSetId process_set);
   void EndGroup(ProcessSetId process_set);
 

@@ -34,7 +34,7 @@ int64_t HierarchicalAllreduce::SlotBytes(const CollectiveArgs& args, const Hiera
 
 absl::StatusOr<std::unique_ptr<HierarchicalAllreduce>> HierarchicalAllreduce::Create(
     HierarchyPlace place, const Hierarchy& how, const CollectiveArgs& args,
-    std::shared_ptr<HierarchySlots> slots, int64_t sequence) {
+    std::shared_ptr<SliceBuffers> slots, int64_t sequence) {
   std::unique_ptr<HierarchicalAllreduce> made(
       new HierarchicalAllreduce(std::move(place), how, args, std::move(slots), sequence));
   while (made->waits_.size() < made->chunks_.size()) {
@@ -46,8 +46,7 @@ absl::StatusOr<std::unique_ptr<HierarchicalAllreduce>> HierarchicalAllreduce::Cr
 
 HierarchicalAllreduce::HierarchicalAllreduce(HierarchyPlace place, const Hierarchy& how,
                                              const CollectiveArgs& args,
-                                             std::shared_ptr<HierarchySlots> slots,
-                                             int64_t sequence)
+                                             std::shared_ptr<SliceBuffers> slots, int64_t sequence)
     : place_(std::move(place)),
       how_(how),
       input_(args.input),
@@ -74,12 +73,12 @@ absl::Span<std::byte> HierarchicalAllreduce::SlotOf(size_t chunk) const {
 
 absl::Status HierarchicalAllreduce::EnqueueNext() {
   while (!all_enqueued()) {
-    const HierarchyStep& step = steps_[next_++];
+    const HierarchyCall& step = steps_[next_++];
     switch (step.kind) {
-      case HierarchyStep::Kind::kToHost:
+      case HierarchyCall::Kind::kToHost:
         COORDD_RETURN_IF_ERROR(EnqueueToHost(step.chunk));
         break;
-      case HierarchyStep::Kind::kFromHost:
+      case HierarchyCall::Kind::kFromHost:
         COORDD_RETURN_IF_ERROR(EnqueueFromHost(step.chunk));
         break;
       default:
@@ -89,18 +88,18 @@ absl::Status HierarchicalAllreduce::EnqueueNext() {
   return absl::OkStatus();
 }
 
-absl::Status HierarchicalAllreduce::EnqueueCall(const HierarchyStep& step) {
+absl::Status HierarchicalAllreduce::EnqueueCall(const HierarchyCall& step) {
   const HierarchyChunk& chunk = chunks_[step.chunk];
   const int64_t bytes = chunk.slice_bytes * how_.ranks_per_node + chunk.rest_bytes;
   const auto offset = static_cast<size_t>(chunk.offset_bytes);
-  NcclSlices slices;
+  NcclRanges slices;
   slices.input = input_.subspan(offset, static_cast<size_t>(bytes));
   slices.output = output_.subspan(offset, static_cast<size_t>(bytes));
   slices.slice_bytes = chunk.slice_bytes;
   slices.dtype = dtype_;
   slices.op = op_;
   const NcclFunctions& nccl = place_.runtime->nccl.functions;
-  return step.kind == HierarchyStep::Kind::kReduceScatter
+  return step.kind == HierarchyCall::Kind::kReduceScatter
              ? EnqueueReduceToSlices(nccl, *place_.node, slices, place_.stream)
              : EnqueueGatherOfSlices(nccl, *place_.node, slices, place_.stream);
 }

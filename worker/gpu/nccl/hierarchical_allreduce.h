@@ -21,7 +21,7 @@ namespace coordd {
 
 // What the allreduces of a group need besides the communicator of its node.
 struct Hierarchy {
-  // Of the group: each node has so many of its ranks, which follow each other.
+  // How many ranks of the group are on each node, following each other.
   int32_t ranks_per_node = 1;
   // The allreduces between nodes, on the host's data plane: a lane, and a group of the same number
   // with the ranks that are in this one's place in their nodes.
@@ -33,8 +33,8 @@ struct Hierarchy {
 };
 
 // Pinned memory for kHierarchySlots slices, of which one batch after the other makes use.
-struct HierarchySlots {
-  HierarchySlots(std::shared_ptr<NcclRuntime> runtime_in, DeviceMemory memory_in)
+struct SliceBuffers {
+  SliceBuffers(std::shared_ptr<NcclRuntime> runtime_in, DeviceMemory memory_in)
       : runtime(std::move(runtime_in)), memory(std::move(memory_in)) {}
   std::shared_ptr<NcclRuntime> runtime;
   DeviceMemory memory;
@@ -67,7 +67,7 @@ class HierarchicalAllreduce {
   // NcclBackend takes them; slots of SlotBytes. RESOURCE_EXHAUSTED: no pinned memory.
   static absl::StatusOr<std::unique_ptr<HierarchicalAllreduce>> Create(
       HierarchyPlace place, const Hierarchy& how, const CollectiveArgs& args,
-      std::shared_ptr<HierarchySlots> slots, int64_t sequence);
+      std::shared_ptr<SliceBuffers> slots, int64_t sequence);
   ~HierarchicalAllreduce();
   HierarchicalAllreduce(const HierarchicalAllreduce&) = delete;
   HierarchicalAllreduce& operator=(const HierarchicalAllreduce&) = delete;
@@ -85,8 +85,8 @@ class HierarchicalAllreduce {
   struct Outcome;
 
   HierarchicalAllreduce(HierarchyPlace place, const Hierarchy& how, const CollectiveArgs& args,
-                        std::shared_ptr<HierarchySlots> slots, int64_t sequence);
-  absl::Status EnqueueCall(const HierarchyStep& step);
+                        std::shared_ptr<SliceBuffers> slots, int64_t sequence);
+  absl::Status EnqueueCall(const HierarchyCall& step);
   absl::Status EnqueueToHost(size_t chunk);
   absl::Status EnqueueFromHost(size_t chunk);
   HierarchySlice OwnSlice(size_t chunk) const;
@@ -100,9 +100,9 @@ class HierarchicalAllreduce {
   const DataType dtype_;
   const ReduceOp op_;
   const int64_t first_sequence_;
-  const std::shared_ptr<HierarchySlots> slots_;
+  const std::shared_ptr<SliceBuffers> slots_;
   const std::vector<HierarchyChunk> chunks_;
-  const std::vector<HierarchyStep> steps_;
+  const std::vector<HierarchyCall> steps_;
   const std::shared_ptr<Outcome> outcome_;
 
   size_t next_ = 0;

@@ -26,9 +26,9 @@ std::vector<HierarchyChunk> HierarchyChunks(const HierarchyShape& shape) {
   return chunks;
 }
 
-std::vector<HierarchyStep> HierarchySteps(size_t chunks) {
-  using Kind = HierarchyStep::Kind;
-  std::vector<HierarchyStep> steps;
+std::vector<HierarchyCall> HierarchySteps(size_t chunks) {
+  using Kind = HierarchyCall::Kind;
+  std::vector<HierarchyCall> steps;
   for (size_t chunk = 0; chunk <= chunks; ++chunk) {
     if (chunk < chunks) {
       steps.push_back({Kind::kReduceScatter, chunk});

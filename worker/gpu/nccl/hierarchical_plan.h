@@ -17,7 +17,7 @@ struct HierarchyChunk {
   friend bool operator==(const HierarchyChunk&, const HierarchyChunk&) = default;
 };
 
-struct HierarchyStep {
+struct HierarchyCall {
   enum class Kind {
     kReduceScatter,  // within the node: each rank has its slice of the node's sum
     kToHost,         // the slice is copied to pinned memory, and the exchange between nodes begins
@@ -26,7 +26,7 @@ struct HierarchyStep {
   };
   Kind kind = Kind::kReduceScatter;
   size_t chunk = 0;
-  friend bool operator==(const HierarchyStep&, const HierarchyStep&) = default;
+  friend bool operator==(const HierarchyCall&, const HierarchyCall&) = default;
 };
 
 struct HierarchyShape {
@@ -36,7 +36,8 @@ struct HierarchyShape {
   int64_t chunk_bytes = int64_t{4} << 20;  // unless that made more chunks than kHierarchyChunksMax
 };
 
-// Of one buffer: each costs some six launches, and a driver queues 1024 before a launch blocks.
+// Chunks of one buffer: each costs some six launches, and a driver queues 1024 before a launch
+// blocks.
 inline constexpr int64_t kHierarchyChunksMax = 16;
 // Pieces of pinned memory, used in turn: one is in the exchange while the next is on its way there.
 inline constexpr size_t kHierarchySlots = 2;
@@ -46,7 +47,7 @@ std::vector<HierarchyChunk> HierarchyChunks(const HierarchyShape& shape);
 // In the order of the stream. The exchange of a chunk runs while the next one is reduced: between a
 // kToHost and its kFromHost stand the steps that bring the next chunk to the host. A slot (chunk %
 // kHierarchySlots) has been read before it is written again.
-std::vector<HierarchyStep> HierarchySteps(size_t chunks);
+std::vector<HierarchyCall> HierarchySteps(size_t chunks);
 
 // Where the slice of the rank in place `local` of its node is, in the buffer.
 struct HierarchySlice {

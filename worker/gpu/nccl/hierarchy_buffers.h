@@ -24,7 +24,7 @@ class HierarchyBuffers {
       : runtime_(std::move(runtime)), device_(device) {}
 
   // Slots of at least so many bytes, the same ones as long as they are large enough.
-  absl::StatusOr<std::shared_ptr<HierarchySlots>> SlotsOf(int64_t slot_bytes) {
+  absl::StatusOr<std::shared_ptr<SliceBuffers>> SlotsOf(int64_t slot_bytes) {
     if (slots_ != nullptr && slots_->slot_bytes() >= slot_bytes) return slots_;
     const auto wanted = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(slot_bytes)));
     COORDD_ASSIGN_OR_RETURN(
@@ -32,7 +32,7 @@ class HierarchyBuffers {
         DeviceMemory::AllocatePinned(*runtime_->device, device_,
                                      static_cast<int64_t>(kHierarchySlots) * wanted));
     if (slots_ != nullptr) outgrown_.push_back(std::move(slots_));
-    slots_ = std::make_shared<HierarchySlots>(runtime_, std::move(memory));
+    slots_ = std::make_shared<SliceBuffers>(runtime_, std::move(memory));
     return slots_;
   }
   void Keep(std::unique_ptr<HierarchicalAllreduce> interrupted) {
@@ -42,8 +42,8 @@ class HierarchyBuffers {
  private:
   const std::shared_ptr<NcclRuntime> runtime_;
   const int32_t device_;
-  std::shared_ptr<HierarchySlots> slots_;  // of the largest slice so far
-  std::vector<std::shared_ptr<HierarchySlots>> outgrown_;
+  std::shared_ptr<SliceBuffers> slots_;  // of the largest slice so far
+  std::vector<std::shared_ptr<SliceBuffers>> outgrown_;
   std::vector<std::unique_ptr<HierarchicalAllreduce>> interrupted_;
 };
 

@@ -12,8 +12,8 @@
 
 namespace coordd {
 
-// Of all ranks of a generation, with nothing on the device and nothing registered. One owner at a
-// time; ended with this object unless taken.
+// A communicator of all ranks of a generation, with nothing on the device and nothing registered.
+// One owner at a time; ended with this object unless taken.
 class KeptCommunicator {
  public:
   // `clock` outlives it.

@@ -317,7 +317,7 @@ absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
 absl::Status NcclBackend::BeginHierarchical(Batch& batch, Group& group) {
   const Hierarchy& how = *group.hierarchy;
   const int64_t slot_bytes = HierarchicalAllreduce::SlotBytes(batch.args, how);
-  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<HierarchySlots> slots,
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<SliceBuffers> slots,
                           hierarchy_buffers_.SlotsOf(slot_bytes));
   COORDD_ASSIGN_OR_RETURN(
       batch.hierarchical,

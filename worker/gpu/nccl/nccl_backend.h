@@ -59,7 +59,7 @@ struct NcclBackendOptions {
 // is there for a stream that waits for the event that `enqueued` gets, and for the host at `done`.
 class NcclBackend final : public CollectiveBackend {
  public:
-  // As HostBackend's.
+  // The bound of HostBackend's queue.
   static constexpr size_t kMaxQueuedBatches = 4096;
   // On the device at one time. When a rank is lost each of them ends by itself: its kernel starts,
   // looks 10,000 times for what does not come (25 ms over PCIe on an H100), and sees only then that
@@ -103,7 +103,8 @@ class NcclBackend final : public CollectiveBackend {
   // Plain device memory, or options.window the first time; registered with every communicator, but
   // for one that NCCL refuses.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
-  // Of these buffers; what several communicators have registered counts once. Thread-safe.
+  // The registered bytes of these buffers; what several communicators have registered counts once.
+  // Thread-safe.
   int64_t registered_bytes() const { return buffers_.registered_bytes(); }
   void Abort() override;
   // Thread-safe: the program has been told of the failure, so what is held at the gate may go on.

@@ -189,7 +189,7 @@ namespace {
 // `equal` over the slices and `rest` over what is behind them, where there is any of it.
 template <typename Equal, typename Rest>
 absl::Status EnqueueSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
-                           absl::string_view name, const NcclSlices& slices, Equal equal,
+                           absl::string_view name, const NcclRanges& slices, Equal equal,
                            Rest rest) {
   const auto size = static_cast<size_t>(communicator.place().size);
   const size_t in_slices = static_cast<size_t>(slices.slice_bytes) * size;
@@ -207,7 +207,7 @@ absl::Status EnqueueSlices(const NcclFunctions& nccl, NcclCommunicator& communic
 }  // namespace
 
 absl::Status EnqueueReduceToSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
-                                   const NcclSlices& slices, CudaStream stream) {
+                                   const NcclRanges& slices, CudaStream stream) {
   const NcclReduction by = *NcclReductionOf(slices.dtype, slices.op);
   const auto element = static_cast<size_t>(SizeOf(slices.dtype));
   const int32_t self = communicator.place().rank;
@@ -227,7 +227,7 @@ absl::Status EnqueueReduceToSlices(const NcclFunctions& nccl, NcclCommunicator& 
 }
 
 absl::Status EnqueueGatherOfSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
-                                   const NcclSlices& slices, CudaStream stream) {
+                                   const NcclRanges& slices, CudaStream stream) {
   const int32_t self = communicator.place().rank;
   const int32_t last = communicator.place().size - 1;
   return EnqueueSlices(

@@ -20,7 +20,7 @@ absl::Status EnqueueCollective(const NcclFunctions& nccl, NcclCommunicator& comm
 
 // A buffer that the ranks of a communicator reduce together and gather again: a slice for each,
 // and what is left behind these, which the last rank has too.
-struct NcclSlices {
+struct NcclRanges {
   absl::Span<const std::byte> input;  // all slices; the same memory as the output, or none of it
   absl::Span<std::byte> output;
   int64_t slice_bytes = 0;
@@ -29,9 +29,9 @@ struct NcclSlices {
 };
 // One call, or one group of two: this rank's slice of the output is reduced over all inputs.
 absl::Status EnqueueReduceToSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
-                                   const NcclSlices& slices, CudaStream stream);
-// The same: every rank has every slice of the output.
+                                   const NcclRanges& slices, CudaStream stream);
+// Enqueues the gather of slices: every rank has every slice of the output behind it.
 absl::Status EnqueueGatherOfSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
-                                   const NcclSlices& slices, CudaStream stream);
+                                   const NcclRanges& slices, CudaStream stream);
 
 }  // namespace coordd

@@ -104,7 +104,7 @@ class NcclCommunicator {
   absl::Status Gone() const;
   // NCCL's abort, on a thread of its own.
   void AbortBeside(NcclComm comm) const;
-  // Of an anchored one; false: it is not.
+  // Aborts an anchored communicator; false: it is not anchored.
   bool AbortAnchored(Clock& clock, absl::Duration patience, bool let_go);
   void AwaitLeftLocked(Clock& clock, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeregisterAll(NcclComm comm);
@@ -120,7 +120,7 @@ class NcclCommunicator {
   NcclComm slot_ = nullptr;
   NcclWindow window_ = nullptr;
 
-  // Of BeginRevoke and AwaitRevoked, which are called one behind the other.
+  // What BeginRevoke and AwaitRevoked, which are called one behind the other, have found.
   NcclResult revoking_ = NcclResult::kSuccess;
 
   // Guarded by mu_.

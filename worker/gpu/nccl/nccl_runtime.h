@@ -22,7 +22,7 @@ struct NcclRuntime {
   // tests.
   static absl::StatusOr<std::shared_ptr<NcclRuntime>> Open(
       const Environment& environment, const std::string& cuda_library = kCudaDriverLibrary);
-  // The same with a driver that is open already.
+  // Opens NCCL with a driver that is open already.
   static absl::StatusOr<std::shared_ptr<NcclRuntime>> Open(const Environment& environment,
                                                            std::shared_ptr<DeviceRuntime> device);
 };

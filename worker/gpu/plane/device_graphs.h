@@ -65,14 +65,14 @@ class DeviceGraphs {
 
   void DefineGroup(ProcessSetId process_set, RankList ranks);
   void EndGroup(ProcessSetId process_set);
-  // As DevicePlane's.
+  // Aborts as DevicePlane does.
   void Abort();
   void Told();
   bool HoldsGate() {
     const std::shared_ptr<GraphCommunicators> communicators = made();
     return communicators != nullptr && communicators->HoldsGate();
   }
-  // As GraphCommunicators'.
+  // Ends as GraphCommunicators do.
   void End();
 
  private:

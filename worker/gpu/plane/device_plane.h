@@ -57,7 +57,7 @@ namespace coordd {
 class DevicePlane {
  public:
   struct Hooks {
-    // Of every batch, once, with its status; its payload is unpacked.
+    // Called for every batch, once, with its status; its payload is unpacked.
     std::function<void(std::unique_ptr<BatchJob>)> finished;
     // To the host's data plane: batches that are staged, and those whose sizes
     // are wanted (sizes_only), which come back through HostDone.
@@ -99,10 +99,10 @@ class DevicePlane {
   void DriveFor(const Work& work);
   // A batch with sizes_only: its sizes are here, or its status says why not.
   void HostDone(std::unique_ptr<BatchJob> batch);
-  // Of the sets that this rank is in; as Executor's.
+  // Defines a set that this rank is in, as Executor does.
   void DefineGroup(ProcessSetId process_set, RankList ranks);
   void EndGroup(ProcessSetId process_set);
-  // Of a schedule: nothing more of it will be launched.
+  // Ends the lane of a schedule: nothing more of it will be launched.
   void EndLane(LaneId lane);
 
   // Idempotent: everything launched and everything new ends with ABORTED.
@@ -110,8 +110,8 @@ class DevicePlane {
   // The program has been told of a failure: streams that are held at the gate
   // go on, and this returns when they have (NcclGate::Pass).
   void Told();
-  // The same, of the end of the generation: nothing is held any more, whatever
-  // is still aborted.
+  // The program has been told of the end of the generation: nothing is held any more, whatever is
+  // still aborted.
   void ToldOfTheEnd();
   // Aborts what is left and joins the thread. What is held at the gate stays
   // there: the program may not know yet. Idempotent; one thread.

@@ -36,7 +36,7 @@ class DeviceStager {
  public:
   // Submits what has arrived in host memory; or says why the worker takes no more.
   using Forward = std::function<absl::Status(std::vector<TensorJob>& jobs)>;
-  // Of tensors that were never forwarded: their names are free again.
+  // Called with tensors that were never forwarded: their names are free again.
   using Forget = std::function<void(const std::vector<TensorJob>& jobs)>;
 
   DeviceStager(std::shared_ptr<DeviceRuntime> device, Clock& clock, Forward forward, Forget forget);

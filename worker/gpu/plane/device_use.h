@@ -14,7 +14,7 @@
 
 namespace coordd {
 
-// Of one generation, as far as it has come.
+// What is known of the devices of one generation, as far as it has come.
 struct DeviceFacts {
   std::optional<DeviceIdentity> device;  // of the first tensor
   std::string nccl, no_nccl;             // version, or why there is none

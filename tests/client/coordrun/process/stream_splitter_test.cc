@@ -34,7 +34,7 @@ class StreamSplitterTest : public ::testing::Test {
 
  private:
   StreamSplitter::Emit Collect() {
-    return [this](const Piece& piece) {
+    return [this](const OutputPiece& piece) {
       pieces_.emplace_back(piece.text, piece.end);
       absl::StrAppend(&passed_on_, piece.text, BytesOf(piece.end));
     };
@@ -94,7 +94,7 @@ TEST_F(StreamSplitterTest, KeepsEveryByteInOrder) {
 
 TEST(TailLines, KeepsTheLastStateOfABarAndPutsPiecesTogether) {
   TailLines tail(2);
-  const auto add = [&tail](const char* text, PieceEnd end) { tail.Add(Piece{text, end}); };
+  const auto add = [&tail](const char* text, PieceEnd end) { tail.Add(OutputPiece{text, end}); };
   add("one", PieceEnd::kNewline);
   add("", PieceEnd::kReturn);
   add(" 10%", PieceEnd::kNone);

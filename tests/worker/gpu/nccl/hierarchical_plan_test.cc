@@ -9,7 +9,7 @@
 namespace coordd {
 namespace {
 
-using Kind = HierarchyStep::Kind;
+using Kind = HierarchyCall::Kind;
 
 TEST(HierarchicalPlan, SlicesOfAllRanksCoverTheBufferOnce) {
   for (int64_t element : {1, 2, 4, 8}) {
@@ -50,19 +50,19 @@ TEST(HierarchicalPlan, TheNextChunkIsOnItsWayWhileOneIsExchanged) {
   EXPECT_THAT(HierarchySteps(0), testing::IsEmpty());
   EXPECT_THAT(
       HierarchySteps(1),
-      testing::ElementsAre(HierarchyStep{Kind::kReduceScatter, 0}, HierarchyStep{Kind::kToHost, 0},
-                           HierarchyStep{Kind::kFromHost, 0}, HierarchyStep{Kind::kAllgather, 0}));
+      testing::ElementsAre(HierarchyCall{Kind::kReduceScatter, 0}, HierarchyCall{Kind::kToHost, 0},
+                           HierarchyCall{Kind::kFromHost, 0}, HierarchyCall{Kind::kAllgather, 0}));
   EXPECT_THAT(
       HierarchySteps(2),
-      testing::ElementsAre(HierarchyStep{Kind::kReduceScatter, 0}, HierarchyStep{Kind::kToHost, 0},
-                           HierarchyStep{Kind::kReduceScatter, 1}, HierarchyStep{Kind::kToHost, 1},
-                           HierarchyStep{Kind::kFromHost, 0}, HierarchyStep{Kind::kAllgather, 0},
-                           HierarchyStep{Kind::kFromHost, 1}, HierarchyStep{Kind::kAllgather, 1}));
+      testing::ElementsAre(HierarchyCall{Kind::kReduceScatter, 0}, HierarchyCall{Kind::kToHost, 0},
+                           HierarchyCall{Kind::kReduceScatter, 1}, HierarchyCall{Kind::kToHost, 1},
+                           HierarchyCall{Kind::kFromHost, 0}, HierarchyCall{Kind::kAllgather, 0},
+                           HierarchyCall{Kind::kFromHost, 1}, HierarchyCall{Kind::kAllgather, 1}));
 }
 
 TEST(HierarchicalPlan, ASlotIsReadBeforeItIsWrittenAgain) {
   std::map<size_t, bool> full;
-  for (const HierarchyStep& step : HierarchySteps(kHierarchyChunksMax)) {
+  for (const HierarchyCall& step : HierarchySteps(kHierarchyChunksMax)) {
     bool& slot = full[step.chunk % kHierarchySlots];
     if (step.kind == Kind::kToHost) {
       EXPECT_FALSE(slot) << step.chunk;
