@@ -14,11 +14,12 @@
 namespace coordd {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Code = absl::StatusCode;
-using Request = std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix>;
+using Request = decltype(StoreCall::request);
 
 class KvStateTest : public ::testing::Test {
  protected:
@@ -55,6 +56,43 @@ TEST_F(KvStateTest, AGetWaitsForItsKey) {
   ASSERT_THAT(replies, SizeIs(2));
   EXPECT_EQ(replies[1].call, CallId{1});
   EXPECT_EQ(replies[1].value, "v");
+}
+
+TEST_F(KvStateTest, ComparingAndAppendingWakeWhoWaits) {
+  EXPECT_THAT(Call(StoreGet{"a"}), IsEmpty());
+  EXPECT_THAT(Call(StoreGet{"b"}), IsEmpty());
+  EXPECT_THAT(Call(StoreCompareSet{"a", "x", "y"}), SizeIs(1));  // it is still missing
+  auto replies = Call(StoreCompareSet{"a", std::nullopt, "y"});
+  ASSERT_THAT(replies, SizeIs(2));
+  EXPECT_THAT(replies[0].found, ElementsAre("y"));
+  EXPECT_EQ(replies[1].value, "y");
+  replies = Call(StoreAppend{"b", "zz"});
+  ASSERT_THAT(replies, SizeIs(2));
+  EXPECT_EQ(replies[0].number, 2);
+  EXPECT_EQ(replies[1].value, "zz");
+}
+
+TEST_F(KvStateTest, EveryCallKeepsTheBounds) {
+  for (const char* key : {"a", "b", "c", "d"}) EXPECT_THAT(Status(StoreSet{key, ""}), IsOk());
+  EXPECT_EQ(Status(StoreCompareSet{"e", std::nullopt, "v"}).code(), Code::kResourceExhausted);
+  EXPECT_EQ(Status(StoreAppend{"e", "v"}).code(), Code::kResourceExhausted);
+  const std::string large(Store::kMaxValueBytes, 'v');
+  EXPECT_EQ(Status(StoreCompareSet{"a", "", large + "v"}).code(), Code::kInvalidArgument);
+  for (const char* key : {"a", "b", "c"}) EXPECT_THAT(Status(StoreAppend{key, large}), IsOk());
+  EXPECT_EQ(Status(StoreAppend{"a", "v"}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Status(StoreAppend{"d", large}).code(), Code::kResourceExhausted);
+  EXPECT_THAT(Status(StoreDelete{"c"}), IsOk());
+  EXPECT_THAT(Status(StoreAppend{"d", large}), IsOk());
+  EXPECT_EQ(Status(StoreLook{std::vector<std::string>(Store::kMaxLookKeys + 1, "a")}).code(),
+            Code::kInvalidArgument);
+}
+
+TEST_F(KvStateTest, KeysOfAGenerationThatIsOverAreRefusedToEveryCall) {
+  EXPECT_EQ(Status(StoreCompareSet{"gen/1/k", std::nullopt, "v"}).code(),
+            Code::kFailedPrecondition);
+  EXPECT_EQ(Status(StoreAppend{"gen/1/k", "v"}).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(Status(StoreDelete{"gen/1/k"}).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(Status(StoreLook{{"gen/1/k"}}).code(), Code::kFailedPrecondition);
 }
 
 TEST_F(KvStateTest, AnEmptyValueIsAValue) {
