@@ -1,5 +1,5 @@
-/* A C11 program that leaves small values for the other members. Started by coordrun -np 2; exits 1 at
- * the first wrong thing. */
+/* A C11 program that leaves small values for the other members. Started by coordrun -np 2; exits 1
+ * at the first wrong thing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
