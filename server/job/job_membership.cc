@@ -186,8 +186,9 @@ void JobState::NoteGone(const Turn& turn) {
   reforming_.Ended();
   survivors_.ForgetSets();
   desk_.Fail(turn.effects);
-  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", messages_.name(), " has ended")),
-            turn.effects);
+  const std::string over = absl::StrCat("job ", messages_.name(), " has ended");
+  trace_.OnAllGone(over, turn);  // a job that has ended may be forgotten at any time
+  kv_.Clear(absl::NotFoundError(over), turn.effects);
   news_.Forget();
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
   PersistEnd(turn.effects);

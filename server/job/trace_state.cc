@@ -143,6 +143,11 @@ void TraceState::OnGone(Rank rank, const std::string& why, const Turn& turn) {
   WhenAllAreDone(turn);
 }
 
+void TraceState::OnAllGone(const std::string& why, const Turn& turn) {
+  for (size_t rank = 0; under_way() && rank < asked_.size(); ++rank)
+    OnGone(Rank{static_cast<int32_t>(rank)}, why, turn);
+}
+
 void TraceState::EndEarly(const std::string& why, const Turn& turn) {
   if (!under_way() || phase_ == Phase::kCollecting) return;
   AddNote(why);

@@ -51,6 +51,7 @@ class TraceState {
   // ignored.
   void OnChunk(Rank rank, const v1::TraceChunk& chunk, const Turn& turn);
   void OnGone(Rank rank, const std::string& why, const Turn& turn);
+  void OnAllGone(const std::string& why, const Turn& turn);  // answers with what there is
   // The generation or the schedule has ended: what there is is collected now.
   void EndEarly(const std::string& why, const Turn& turn);
   void Cancel(CallId call, Effects& effects);

@@ -1,6 +1,7 @@
 #include "worker/runtime/control.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "common/base/log.h"
@@ -103,23 +104,16 @@ std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
 }
 
 void Control::StepLocked(ControlEvent& event, absl::Time now) {
-  if (auto* call = std::get_if<ProcessSetCall>(&event)) {
-    StepLocked(table_.Add(std::move(*call)), now);
-  } else if (auto* said = std::get_if<CoordinatorSaid>(&event)) {
-    StepLocked(std::move(*said), now);
-  } else if (auto* ended = std::get_if<StreamEnded>(&event)) {
-    StepLocked(std::move(*ended), now);
-  } else if (auto* failed = std::get_if<ConnectFailed>(&event)) {
-    StepLocked(std::move(*failed), now);
-  } else if (auto* change = std::get_if<MembersMayChange>(&event)) {
-    StepLocked(*change, now);
-  } else if (auto* drain = std::get_if<DrainAsked>(&event)) {
-    StepLocked(std::move(*drain), now);
-  } else if (auto* leave = std::get_if<LeaveRequested>(&event)) {
-    StepLocked(std::move(*leave), now);
-  } else if (std::holds_alternative<StopForced>(event)) {
-    StepLocked(StopForced{}, now);
-  }
+  std::visit(
+      [this, now](auto& one) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        using Event = std::decay_t<decltype(one)>;
+        if constexpr (std::is_same_v<Event, ProcessSetCall>) {
+          StepLocked(WorkerEvent(table_.Add(std::move(one))), now);
+        } else if constexpr (!std::is_same_v<Event, TurnDue>) {
+          StepLocked(WorkerEvent(std::move(one)), now);
+        }
+      },
+      event);
 }
 
 void Control::StepLocked(WorkerEvent event, absl::Time now) {

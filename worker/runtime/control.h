@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "worker/base/stack_probe.h"
+#include "worker/base/variant_types.h"
 #include "worker/coordinator/coordinator_link.h"
 #include "worker/execute/process_set_table.h"
 #include "worker/protocol/worker_events.h"
@@ -29,9 +30,8 @@ struct GenerationPlane;
 class WorkerMetrics;
 
 struct TurnDue {};  // somebody else's step has left the control thread something to do
-using ControlEvent =
-    std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, ConnectFailed, MembersMayChange,
-                 DrainAsked, LeaveRequested, StopForced, TurnDue>;
+// What WorkerState hears, and what becomes that, or nothing, on the way.
+using ControlEvent = VariantWith<WorkerEvent, ProcessSetCall, TurnDue>;
 
 // Calls for process sets that wait for the control thread; a caller that finds the queue full
 // blocks to its deadline. Everything else is bounded elsewhere and never refused: coordd speaks

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "worker/base/variant_types.h"
 #include "worker/execute/batch_job.h"
 #include "worker/execute/process_set_table.h"
 #include "worker/execute/tensor_job.h"
@@ -29,7 +31,7 @@ struct ProcessSetCall {
   std::shared_ptr<ProcessSetReply> reply;
 };
 
-// The effects of WorkerState with the objects that they mean. The others stay as they are.
+// Effects of WorkerState with the objects that their numbers mean.
 struct DefineGroup {
   ProcessSetId process_set;
   RankList ranks;
@@ -54,11 +56,33 @@ struct EnterNext {
   std::vector<std::unique_ptr<BatchJob>> held;
   std::vector<DefineGroup> process_sets;
 };
-using ControlAction =
-    std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
-                 AbortExecution, GenerationEnded, GenerationInterrupted, NewcomersWait,
-                 DrainNoticed, EnterNext, TraceBegin, TraceEnd, OpenStream, CloseStream,
-                 WorkFinished, Stopped>;
+
+// What is to be done for an effect: the effect itself, but for those.
+template <typename Effect>
+struct ActionOf {
+  using Type = Effect;
+};
+template <>
+struct ActionOf<DefineProcessSet> {
+  using Type = DefineGroup;
+};
+template <>
+struct ActionOf<ProcessSetAnswer> {
+  using Type = AnswerCall;
+};
+template <>
+struct ActionOf<LaunchBatch> {
+  using Type = LaunchJob;
+};
+template <>
+struct ActionOf<FailTensor> {
+  using Type = FailWork;
+};
+template <>
+struct ActionOf<EnterGeneration> {
+  using Type = EnterNext;
+};
+using ControlAction = VariantReplaced<WorkerEffect, ActionOf>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {
@@ -95,8 +119,10 @@ class JobTable {
   ControlAction On(LaunchBatch& effect);
   ControlAction On(FailTensor& effect);
   ControlAction On(EnterGeneration& effect);
-  template <typename Other>
-  static ControlAction On(Other& effect) {
+  // Any other stays as it is.
+  template <typename Effect>
+  static ControlAction On(Effect& effect) {
+    static_assert(std::is_same_v<typename ActionOf<Effect>::Type, Effect>);
     return std::move(effect);
   }
 
