@@ -309,7 +309,7 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
-  ParsedMessage parsed{.report = {.stream = id_, .words = 0}};
+  ParsedMessage parsed{.in = {}, .report = {.stream = id_, .words = 0}};
   AddReport(in.message, 1, parsed.report);
   auto together = std::make_shared<std::vector<Inbound>>();
   together->push_back(std::move(in));

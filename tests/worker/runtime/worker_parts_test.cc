@@ -36,7 +36,9 @@ TEST(GenerationCallbacksTest, AnotherThreadFindsThemBusyAndTheirOwnDoesNot) {
   int32_t seen = -1;
   callbacks.Add([&](const Placement& entered) { seen = entered.rank; });
   EXPECT_TRUE(callbacks.idle());
-  for (const auto& callback : callbacks.Begin()) (*callback)(Placement{.rank = 3});
+  Placement place;
+  place.rank = 3;
+  for (const auto& callback : callbacks.Begin()) (*callback)(place);
   EXPECT_EQ(seen, 3);
   EXPECT_TRUE(callbacks.idle());
   std::thread([&] { EXPECT_FALSE(callbacks.idle()); }).join();
