@@ -9,14 +9,30 @@
 #include "client/c_api/c_api_internal.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace coordd {
 namespace {
+
+// What the library puts before a program's keys ("program/") is part of them at coordd.
+constexpr size_t kMaxKeyBytes = Store::kMaxKeyBytes - 8;
+
+// An empty one is refused where there may be none.
+absl::Status CheckKey(absl::string_view key) {
+  if (key.size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a store key of ", key.size(), " bytes: expected 1 to ", kMaxKeyBytes));
+  }
+  if (IsUtf8(key)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("store key ", PrintableText(key), " is not UTF-8, which keys have to be"));
+}
 
 absl::StatusOr<absl::Time> CheckedDeadline(const coordd_worker_t* worker, const char* key,
                                            double timeout_seconds) {
   if (worker == nullptr) return NullArgument("worker");
   if (key == nullptr) return NullArgument("key");
+  COORDD_RETURN_IF_ERROR(CheckKey(key));
   COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout, TimeoutFromSeconds(timeout_seconds));
   return Clock::Real().Now() + timeout;
 }
@@ -54,6 +70,7 @@ absl::StatusOr<std::vector<std::string>> Keys(const char* const* keys, size_t co
   std::vector<std::string> all;
   for (size_t i = 0; i < count; ++i) {
     if (keys[i] == nullptr) return NullArgument("one of the keys");
+    COORDD_RETURN_IF_ERROR(CheckKey(keys[i]));
     all.emplace_back(keys[i]);
   }
   return all;

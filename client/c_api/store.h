@@ -13,12 +13,15 @@ extern "C" {
 
 /* --- small values for the other members ------------------------------------------------------
  *
- * A key-value store of the job. Keys: 1 to 256 bytes of text. Values: up to 64 KiB of any bytes.
+ * A key-value store of the job. Keys: 1 to 248 bytes of UTF-8. Values: up to 64 KiB of any bytes.
  * Thread-safe. Every call: INVALID_ARGUMENT beyond a bound, UNAVAILABLE coordd cannot be reached
  * within `timeout_seconds`, RESOURCE_EXHAUSTED the job has too many keys or bytes.
  *
- * coordd keeps it in memory. When coordd is started again, a member that comes back brings what it
- * has set, added and compared, up to 1 MiB; what it has appended to is gone. */
+ * coordd keeps it in memory. When coordd was killed and started again, members that come back bring
+ * what each has set, added and compared, up to 1 MiB. What was appended is gone, and so is who was
+ * last: of a key that several members have written, or one has deleted and another set, the value
+ * of any of them stands there; numbers to which members add meanwhile may lack what was added
+ * before. */
 
 COORDD_API coordd_status_t coordd_store_set(coordd_worker_t* worker, const char* key,
                                             const void* value, size_t size_bytes,

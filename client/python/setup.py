@@ -20,7 +20,7 @@ except ImportError:
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.join(HERE, "..", "..", "build")
 BUILT = os.path.join(BUILD, "lib", "libcoordd.so.0")
-PROGRAMS = ("coordd", "coordrun", "coordctl")
+PROGRAMS = ("coordd", "coordrun", "coordctl", "coordd-worker")
 PREPARED = os.environ.get("COORDD_WHEEL_FOLDER")
 
 

@@ -70,6 +70,10 @@ size_t BufferQuota() {
   return std::min(quota, std::max(kLeast, (limit - std::min(limit, taken)) / 6));
 }
 
+void SaveAddressSpace() {
+  if (AddressSpaceLimit() != SIZE_MAX) mallopt(M_ARENA_MAX, 2);
+}
+
 size_t ResidentBytes() { return OwnPages().resident * static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 absl::Status RoomToBegin() {

@@ -14,6 +14,10 @@ namespace coordd {
 // afterwards that its quota is exceeded, by up to as much again.
 size_t BufferQuota();
 
+// Where the address space is limited (ulimit -v): few arenas for memory, since each reserves 64 MiB
+// of it, whatever it holds. Before there are other threads.
+void SaveAddressSpace();
+
 // Memory of this process that is not swapped out, bytes.
 size_t ResidentBytes();
 

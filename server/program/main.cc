@@ -102,6 +102,7 @@ absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch
 }
 
 int Main(int argc, char** argv) {
+  SaveAddressSpace();
   const auto flags = ParseServerFlags(argc, argv, ReadEnvironment());
   if (!flags.ok()) {
     fprintf(stderr, "coordd: %s\n(coordd --help lists the flags)\n",

@@ -320,6 +320,13 @@ class DoorTest(processes.TestCase):
         self.joins(coordd, "after-it")
 
     @unittest.skipIf(processes.SANITIZED, "a sanitizer's shadow memory is terabytes of address space, so that none can be taken away")
+    def test_a_job_fits_into_little_address_space(self):
+        coordd = self.coordd(wrapper=("prlimit", "--as=1500000000"))
+        status, text = self.run_command(program("coordrun"), "-np", "8", "--coordinator", coordd.listen, "--", program("coordd-worker"),
+                                        "allreduce", "--iterations", "20")
+        self.assertEqual(status, 0, text)
+
+    @unittest.skipIf(processes.SANITIZED, "a sanitizer's shadow memory is terabytes of address space, so that none can be taken away")
     def test_what_clients_store_never_takes_the_memory_that_coordd_needs(self):
         coordd = self.coordd(wrapper=("prlimit", "--as=1500000000"))
         self.assert_stores_no_more_than(coordd, b"of the 1430 MiB of address space that it may have")

@@ -46,7 +46,7 @@ void Take(ControlEvent event, Attempt& attempt) {
   } else if (message.has_waiting()) {
     const v1::Waiting& waiting = message.waiting();
     attempt.gathering =
-        waiting.reason().empty()
+        waiting.joined() < waiting.min_workers() || waiting.reason().empty()
             ? absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined")
             : waiting.reason();
   } else if (message.has_membership()) {

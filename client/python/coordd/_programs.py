@@ -1,5 +1,5 @@
-"""coordd, coordrun and coordctl as commands of a Python environment: the programs lie in the package, or in the build of the
-source tree that this package is part of."""
+"""coordd, coordrun, coordctl and coordd-worker as commands of a Python environment: the programs lie in the package, or in the
+build of the source tree that this package is part of."""
 
 import os
 import sys
@@ -36,3 +36,8 @@ def coordrun() -> None:
 def coordctl() -> None:
     """The operators' tool."""
     run("coordctl")
+
+
+def coordd_worker() -> None:
+    """A worker without a program, with the self-test."""
+    run("coordd-worker")

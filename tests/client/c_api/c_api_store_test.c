@@ -22,6 +22,17 @@ static void TestStore(void) {
   CHECK(bytes == 5 && memcmp(value, "hello", 5) == 0);
   CHECK_OK(coordd_store_add(worker, "count", 2, &sum, 10));
   CHECK(sum >= 2 && sum <= 2 * size);
+  CHECK_ERROR(coordd_store_set(worker, "\xff", "x", 1, 10), COORDD_INVALID_ARGUMENT,
+              "is not UTF-8");
+  {
+    char key[257];
+    memset(key, 'k', 256);
+    key[249] = '\0';
+    CHECK_ERROR(coordd_store_set(worker, key, "x", 1, 10), COORDD_INVALID_ARGUMENT,
+                "a store key of 249 bytes: expected 1 to 248");
+    key[248] = '\0';
+    CHECK_OK(coordd_store_set(worker, key, "x", 1, 10));
+  }
   CHECK(coordd_store_get(worker, "never", value, sizeof(value), &bytes, 0.05) ==
         COORDD_DEADLINE_EXCEEDED);
 }

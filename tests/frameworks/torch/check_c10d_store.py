@@ -51,6 +51,14 @@ def check_values_and_keys_of_any_size():
         own.set("long" * 1000, "one")
         own.set("long" * 1000 + "r", "another")
     assert own.get("long" * 1000) == b"one" and own.get("long" * 1000 + "r") == b"another"
+    for length in range(240, 260):
+        own.set(f"{rank}" * length, str(length))
+        assert own.get(f"{rank}" * length) == str(length).encode()
+    own.set(f"with\0nul/{rank}", "1")
+    assert own.get(f"with\0nul/{rank}") == b"1" and not own.check([f"with\0another/{rank}"]) and not own.check(["with"])
+    refused(TypeError, "found the number 5", lambda: own.set("number", 5))
+    refused(OverflowError, "does not fit 64 bits", lambda: own.add("number", 2**63))
+    refused(ValueError, "found 1 values", lambda: own.multi_set(["one", "two"], ["1"]))
     disguised = b"\0coordd value in parts 0000 3"
     own.set(f"disguised/{rank}", disguised)
     assert own.get(f"disguised/{rank}") == disguised
@@ -114,6 +122,9 @@ def check_appending_and_deleting():
     own.append(key, "cd")
     assert own.get(key) == b"abcd"
     refused(RuntimeError, "expected at most 65536", lambda: own.append(key, bytes(64 * 1024)))
+    own.set(f"large/{rank}", bytes(200000))
+    refused(RuntimeError, "nothing can be appended", lambda: own.append(f"large/{rank}", "x"))
+    assert own.get(f"large/{rank}") == bytes(200000) and own.delete_key(f"large/{rank}")
     assert own.delete_key(key) and not own.delete_key(key) and not own.check([key])
     dist.barrier()
     before = own.num_keys()

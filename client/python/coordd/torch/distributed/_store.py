@@ -18,7 +18,7 @@ from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _bootstrap
 
 _DEADLINE_EXCEEDED, _NOT_FOUND, _OUT_OF_RANGE = (_library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE"))
-_MAX_KEY_BYTES, _MAX_VALUE_BYTES = 256, 64 * 1024
+_MAX_KEY_BYTES, _MAX_VALUE_BYTES = 248, 64 * 1024
 _PART = b"\0coordd value in parts "
 _PREFIX = b"torch/"
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
@@ -27,11 +27,11 @@ _StoreError = getattr(dist, "DistStoreError", RuntimeError)
 
 
 def _wire_key(key: str) -> bytes:
-    """The key; of a longer one its begin, and a hash of all of it."""
+    """The key; of a longer one, or of one with a NUL, its begin, and a hash of all of it."""
     encoded = _PREFIX + key.encode()
-    if len(encoded) <= _MAX_KEY_BYTES:
+    if len(encoded) <= _MAX_KEY_BYTES and b"\0" not in encoded:
         return encoded
-    return encoded[:180].decode(errors="ignore").encode() + b"#" + hashlib.sha256(encoded).hexdigest().encode()
+    return encoded[:170].partition(b"\0")[0].decode(errors="ignore").encode() + b"#" + hashlib.sha256(encoded).hexdigest().encode()
 
 
 def _wire_keys(keys):
@@ -39,7 +39,11 @@ def _wire_keys(keys):
 
 
 def _bytes(value) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, int):
+        raise TypeError(f"a value of a Store is bytes or text, found the number {value}: add() counts")
+    return bytes(value)
 
 
 def _part_key(name: str, index: int) -> bytes:
@@ -122,6 +126,10 @@ class Store(dist.Store):  # type: ignore[name-defined]
             return value
         return b"".join(self._wait_for(key, part, _DEFAULT.total_seconds()) or b"" for part in _parts_of(value))
 
+    def _now(self, key: str) -> Optional[bytes]:
+        """What stands under the key; None: nothing."""
+        return self._wait_for(key, _wire_key(key), 0.25) if self.check([key]) else None
+
     def _delete_wire(self, key: str, wire: bytes) -> bool:
         deleted = c_int32()
         if self._delete(self._worker.pointer, wire, byref(deleted), self._limit.total_seconds()) != 0:
@@ -153,6 +161,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return value
 
     def add(self, key, value):
+        if not -2**63 <= value < 2**63:
+            raise OverflowError(f"add to the key {key!r}: {value} does not fit 64 bits")
         total = c_int64()
         if self._add_to(self._worker.pointer, _wire_key(key), value, byref(total), self._limit.total_seconds()) != 0:
             raise self._failed(key)
@@ -160,6 +170,9 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def append(self, key, value):
         value = _bytes(value)
+        before = self._now(key)
+        if before is not None and before.startswith(_PART):
+            raise _StoreError(f"coordd: key {key!r}: its value has more than {_MAX_VALUE_BYTES} bytes, nothing can be appended to it")
         if self._append_to(self._worker.pointer, _wire_key(key), value, len(value), None, self._limit.total_seconds()) != 0:
             raise self._failed(key)
 
@@ -184,8 +197,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return self._whole(key, buffer.raw[:size.value])
 
     def delete_key(self, key):
-        wire = _wire_key(key)
-        value = self._wait_for(key, wire, 0.001) if self.check([key]) else None
+        wire, value = _wire_key(key), self._now(key)
         if value is not None and value.startswith(_PART):
             for part in _parts_of(value):
                 self._delete_wire(key, part)
@@ -231,6 +243,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return values
 
     def multi_set(self, keys, values):
+        if len(keys) != len(values):
+            raise ValueError(f"multi_set of {len(keys)} keys: found {len(values)} values")
         for key, value in zip(keys, values):
             self.set(key, value)
 
