@@ -24,9 +24,9 @@ struct RunCoordinator {
   std::vector<std::string> addresses;
 };
 
-// "127.0.0.1:0" for workers on this machine, else "0.0.0.0:PORT", and the same of IPv6 where there
-// is no IPv4; --listen goes first, --port-range chooses the port. UNAVAILABLE: no port of the range
-// is free.
+// Where coordd is told to listen: what --listen says, else "127.0.0.1:0" for workers on this
+// machine and "0.0.0.0:0" for others, or the same of IPv6 where there is no IPv4. coordd itself
+// picks the port, of --port-range if that is given.
 absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKind launcher);
 
 // `directory`: for its secrets. UNAVAILABLE, DEADLINE_EXCEEDED and others: one sentence.

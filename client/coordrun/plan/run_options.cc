@@ -111,6 +111,10 @@ absl::Status RunOptions::Validate() const {
   }
   if (!coordinator.empty()) {
     COORDD_RETURN_IF_ERROR(CheckAddress("--coordinator", coordinator, false));
+    if (ParseHostPort(coordinator)->port == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--coordinator is ", coordinator, ", and nobody listens on port 0: expected HOST:PORT"));
+    }
     if (keep) {
       return absl::InvalidArgumentError(
           "--keep is for the coordd that coordrun starts: expected no --coordinator");

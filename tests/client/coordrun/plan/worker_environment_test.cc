@@ -126,6 +126,8 @@ TEST(RunOptions, AreRefusedInOneSentenceThatNamesTheOption) {
   options = RunOf(2);
   options.coordinator = "nonsense";
   expect(options, "--coordinator");
+  options.coordinator = "127.0.0.1:0";
+  expect(options, "nobody listens on port 0");
   options = RunOf(2);
   options.http = "nonsense";
   expect(options, "--http");
