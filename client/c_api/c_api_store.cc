@@ -55,10 +55,7 @@ absl::Status CheckBytes(const char* what, const void* bytes, size_t size) {
 
 absl::Status CheckValue(const char* key, const void* value, size_t size_bytes) {
   COORDD_RETURN_IF_ERROR(CheckBytes("value", value, size_bytes));
-  if (size_bytes <= static_cast<size_t>(Store::kMaxValueBytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("key ", key, ": a value of ", size_bytes,
-                                                 " bytes: expected at most ",
-                                                 Store::kMaxValueBytes));
+  return Store::CheckValue(key, size_bytes);
 }
 
 std::string Bytes(const void* bytes, size_t size) {

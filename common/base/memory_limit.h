@@ -14,11 +14,11 @@ namespace coordd {
 // afterwards that its quota is exceeded, by up to as much again.
 size_t BufferQuota();
 
-// Where the address space is limited (ulimit -v): few arenas for memory, since each reserves 64 MiB
-// of it, whatever it holds. Before there are other threads.
+// Has malloc keep few arenas where the address space is limited (ulimit -v): each reserves 64 MiB
+// of it, whatever it holds. To be called before there are other threads.
 void SaveAddressSpace();
 
-// Memory of this process that is not swapped out, bytes.
+// The memory of this process that is not swapped out, in bytes.
 size_t ResidentBytes();
 
 // RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with

@@ -11,6 +11,18 @@ absl::Status Unimplemented(absl::string_view call) {
 
 }  // namespace
 
+absl::Status Store::CheckKey(absl::string_view key) {
+  if (!key.empty() && key.size() <= static_cast<size_t>(kMaxKeyBytes)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("store key of ", key.size(), " bytes, expected 1 to ", kMaxKeyBytes));
+}
+
+absl::Status Store::CheckValue(absl::string_view key, size_t value_bytes) {
+  if (value_bytes <= static_cast<size_t>(kMaxValueBytes)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("value of store key ", key, " has ", value_bytes,
+                                                 " bytes, expected at most ", kMaxValueBytes));
+}
+
 absl::StatusOr<std::optional<std::string>> Store::CompareSet(
     absl::string_view /*key*/, std::optional<std::string> /*expected*/, std::string /*desired*/,
     absl::Time /*deadline*/) {

@@ -26,6 +26,10 @@ class Store {
 
   virtual ~Store() = default;
 
+  // INVALID_ARGUMENT: beyond its bound.
+  static absl::Status CheckKey(absl::string_view key);
+  static absl::Status CheckValue(absl::string_view key, size_t value_bytes);
+
   // Every call: FAILED_PRECONDITION when the key's generation is over, UNAVAILABLE when coordd
   // cannot be reached by `deadline`, INVALID_ARGUMENT for a key or value beyond its bound.
 

@@ -8,22 +8,6 @@
 #include "common/base/status_macros.h"
 
 namespace coordd {
-namespace {
-
-absl::Status CheckKey(absl::string_view key) {
-  if (!key.empty() && key.size() <= static_cast<size_t>(Store::kMaxKeyBytes))
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("key of ", key.size(), " bytes, expected 1 to ", Store::kMaxKeyBytes));
-}
-
-absl::Status CheckValue(absl::string_view key, size_t bytes) {
-  if (bytes <= static_cast<size_t>(Store::kMaxValueBytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "value of key ", key, " has ", bytes, " bytes, expected at most ", Store::kMaxValueBytes));
-}
-
-}  // namespace
 
 absl::Status InMemoryStore::Set(absl::string_view key, std::string value, absl::Time) {
   COORDD_RETURN_IF_ERROR(CheckKey(key));

@@ -1,4 +1,4 @@
-// Whose messages fill the memory and do not end. PURE.
+// Decides which connections are ended because their messages fill the memory and do not end. PURE.
 #pragma once
 
 #include <cstdint>

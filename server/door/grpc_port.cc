@@ -32,7 +32,8 @@ namespace {
 constexpr int kMaxMessageBytes = 1 << 20;  // the protocol's largest is 256 KiB
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr size_t kMemoryQuotaBytes = size_t{2} << 30;  // gRPC's buffers, all connections
-// Of it, before gRPC would make room by ending streams of whoever it meets first.
+// Messages that do not end may fill this part of it: beyond all of it gRPC itself would make room,
+// by ending streams of whoever it meets first.
 constexpr size_t kFloodShare = 2;
 constexpr int kHandshakeTimeoutMs = 5000;
 // A worker whose machine has vanished is noticed after the lease at the latest; the transport's own

@@ -1,4 +1,4 @@
-// How many bytes of whole messages each connection has sent.
+// Counts the bytes of whole messages that each connection has sent.
 #pragma once
 
 #include <atomic>

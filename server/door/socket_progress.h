@@ -13,7 +13,7 @@ uint64_t SocketCookie(int fd);
 // Bytes that have arrived since the connection began, read or not; UINT64_MAX: not known.
 uint64_t BytesReceived(int fd);
 
-// Of these the bytes that somebody here has read; 0: not known.
+// The bytes that have arrived and that somebody in this process has read; 0: not known.
 uint64_t BytesTaken(int fd);
 
 // Whether all that has arrived was read and answered, some time ago: it is the client's turn.

@@ -108,10 +108,7 @@ void KvState::Clear(const absl::Status& why, Effects& effects) {
 }
 
 absl::Status KvState::CheckKey(absl::string_view key) const {
-  if (key.empty() || key.size() > static_cast<size_t>(Store::kMaxKeyBytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("key of ", key.size(), " bytes, expected 1 to ", Store::kMaxKeyBytes));
-  }
+  COORDD_RETURN_IF_ERROR(Store::CheckKey(key));
   return CheckScope(key);
 }
 
@@ -151,16 +148,9 @@ absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const
   return absl::OkStatus();
 }
 
-absl::Status KvState::CheckValue(absl::string_view key, size_t value_bytes) const {
-  if (value_bytes <= static_cast<size_t>(Store::kMaxValueBytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("value of key ", key, " has ", value_bytes,
-                                                 " bytes, expected at most ",
-                                                 Store::kMaxValueBytes));
-}
-
 absl::Status KvState::Set(const StoreSet& set, Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(set.key));
-  COORDD_RETURN_IF_ERROR(CheckValue(set.key, set.value.size()));
+  COORDD_RETURN_IF_ERROR(Store::CheckValue(set.key, set.value.size()));
   COORDD_RETURN_IF_ERROR(CheckRoom(set.key, set.value.size()));
   Put(set.key, set.value, effects);
   return absl::OkStatus();
@@ -197,7 +187,7 @@ absl::Status KvState::DeletePrefix(absl::string_view prefix, int64_t& deleted) {
 absl::Status KvState::CompareSet(const StoreCompareSet& request, StoreReply& reply,
                                  Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(request.key));
-  COORDD_RETURN_IF_ERROR(CheckValue(request.key, request.desired.size()));
+  COORDD_RETURN_IF_ERROR(Store::CheckValue(request.key, request.desired.size()));
   const auto it = values_.find(request.key);
   const bool is_expected =
       it == values_.end() ? !request.expected.has_value() : request.expected == it->second;
@@ -217,7 +207,7 @@ absl::Status KvState::Append(const StoreAppend& append, int64_t& bytes, Effects&
   COORDD_RETURN_IF_ERROR(CheckKey(append.key));
   const auto it = values_.find(append.key);
   std::string value = it == values_.end() ? append.value : it->second + append.value;
-  COORDD_RETURN_IF_ERROR(CheckValue(append.key, value.size()));
+  COORDD_RETURN_IF_ERROR(Store::CheckValue(append.key, value.size()));
   COORDD_RETURN_IF_ERROR(CheckRoom(append.key, value.size()));
   bytes = static_cast<int64_t>(value.size());
   Put(append.key, std::move(value), effects);

@@ -61,7 +61,6 @@ class KvState {
   absl::Status Delete(const StoreDelete& request, int64_t& deleted);
   absl::Status Look(const StoreLook& look, std::vector<std::optional<std::string>>& found) const;
   int64_t Count(absl::string_view prefix) const;
-  absl::Status CheckValue(absl::string_view key, size_t value_bytes) const;
   void Get(CallId call, const StoreGet& get, Effects& effects);
   void Put(const std::string& key, std::string value, Effects& effects);
   std::map<std::string, std::string>::iterator Erase(

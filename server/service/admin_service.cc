@@ -57,9 +57,15 @@ class AdminService::TraceCallReactor final : public grpc::ServerUnaryReactor {
   v1::TraceReply* const response_;
 };
 
-grpc::ServerUnaryReactor* AdminService::Trace(grpc::CallbackServerContext*,
+void AdminService::NoteRead(const grpc::CallbackServerContext& context,
+                            const google::protobuf::Message& request) {
+  read_.Of(context.peer()).Add(request.ByteSizeLong());
+}
+
+grpc::ServerUnaryReactor* AdminService::Trace(grpc::CallbackServerContext* context,
                                               const v1::TraceRequest* request,
                                               v1::TraceReply* response) {
+  NoteRead(*context, *request);
   CallId id;
   TraceCallReactor* call = nullptr;
   absl::Status refuse;
@@ -117,9 +123,10 @@ void AdminService::CloseAll(const absl::Status& status) {
   for (const auto& [id, call] : all) call->Answer({.call = id, .status = status});
 }
 
-grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* context,
                                                  const v1::GetStateRequest* request,
                                                  v1::ServerState* response) {
+  NoteRead(*context, *request);
   auto* call = new Call();
   // Accepted queries are always called, and `request` and `response` live until Finish.
   Query query = [this, request, response, call](const CoordinatorState& state, absl::Time now) {
@@ -134,9 +141,10 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext*,
   return call;
 }
 
-grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext* context,
                                                     const v1::ReportExitsRequest* request,
                                                     v1::ReportExitsReply* response) {
+  NoteRead(*context, *request);
   auto* call = new Call();
   CallId id;
   {
@@ -167,9 +175,10 @@ void AdminService::CarryOut(ExitsAnswer&& answer) {
   finish(answer);
 }
 
-grpc::ServerUnaryReactor* AdminService::Dismiss(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* AdminService::Dismiss(grpc::CallbackServerContext* context,
                                                 const v1::DismissRequest* request,
                                                 v1::DismissReply* response) {
+  NoteRead(*context, *request);
   auto* call = new Call();
   CallId id;
   {
@@ -200,9 +209,10 @@ void AdminService::CarryOut(DismissAnswer&& answer) {
   finish(std::move(answer));
 }
 
-grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* context,
                                                   const v1::GetEventsRequest* request,
                                                   v1::EventList* response) {
+  NoteRead(*context, *request);
   auto* call = new Call();
   if (request->after() < 0 || request->limit() < 0) {
     call->Answer({grpc::StatusCode::INVALID_ARGUMENT,

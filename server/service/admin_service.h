@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/admin.grpc.pb.h"
+#include "server/door/read_bytes.h"
 #include "server/model/effects.h"
 #include "server/model/event_log.h"
 #include "server/service/inbox.h"
@@ -18,8 +19,9 @@ namespace coordd {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   // `complete` adds what the state does not know: version, addresses, uptime.
-  AdminService(Inbox& inbox, const EventLog& events, std::function<void(v1::ServerState*)> complete)
-      : complete_(std::move(complete)), inbox_(inbox), events_(events) {}
+  AdminService(ReadBytes& read, Inbox& inbox, const EventLog& events,
+               std::function<void(v1::ServerState*)> complete)
+      : complete_(std::move(complete)), read_(read), inbox_(inbox), events_(events) {}
 
   // For the coordinator thread.
   void CarryOut(TraceAnswer&& answer);
@@ -50,6 +52,8 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* GetEvents(grpc::CallbackServerContext* context,
                                       const v1::GetEventsRequest* request,
                                       v1::EventList* response) override;
+  void NoteRead(const grpc::CallbackServerContext& context,
+                const google::protobuf::Message& request);
   // The call, when nobody has answered it yet: the caller answers it now.
   TraceCallReactor* Take(CallId id);
   void Cancel(CallId id);
@@ -58,6 +62,7 @@ class AdminService final : public v1::Admin::CallbackService {
   const std::function<void(v1::ServerState*)> complete_;
 
   // Thread-safe by themselves.
+  ReadBytes& read_;
   Inbox& inbox_;
   const EventLog& events_;
 

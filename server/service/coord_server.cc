@@ -58,7 +58,7 @@ class GrpcCoordServer final : public CoordServer {
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
         sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_),
         store_(read_bytes_, coordinator_.inbox(), metrics_),
-        admin_(coordinator_.inbox(), coordinator_.events(),
+        admin_(read_bytes_, coordinator_.inbox(), coordinator_.events(),
                [this](v1::ServerState* state) { Complete(state); }) {}
 
   ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }

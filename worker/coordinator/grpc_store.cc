@@ -24,20 +24,6 @@ constexpr absl::Duration kMaxWait = absl::Hours(24);
 // How often a call that waits for a connection asks whether coordd is somewhere else by now.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
 
-absl::Status CheckValue(absl::string_view key, size_t bytes) {
-  if (static_cast<int64_t>(bytes) <= Store::kMaxValueBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("store value of ", bytes, " bytes for ", key,
-                                                 ", expected at most ", Store::kMaxValueBytes));
-}
-
-absl::Status CheckKey(absl::string_view key) {
-  if (key.empty() || static_cast<int64_t>(key.size()) > Store::kMaxKeyBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("store key of ", key.size(), " bytes, expected 1 to ", Store::kMaxKeyBytes));
-  }
-  return absl::OkStatus();
-}
-
 class GrpcStore final : public Store {
  public:
   GrpcStore(ChannelSource channel, StoreCredentials credentials, Clock& clock)

@@ -1,5 +1,6 @@
 """Our torch.distributed.Store: the cases of torch's own test_store that it can have. Run by c10d_ranks.py."""
 
+import ctypes
 import datetime
 import threading
 
@@ -15,6 +16,12 @@ def store(seconds=60.0):
     from coordd.torch.distributed import Store
     from coordd.torch.distributed._group import _alive
     return Store(_alive[0]._channel.worker, datetime.timedelta(seconds=seconds))
+
+
+def parts_of_values(own):
+    count = ctypes.c_int64()
+    assert own._count(own._worker.pointer, b"torch-part/", ctypes.byref(count), 60) == 0
+    return count.value
 
 
 def check_set_and_get():
@@ -104,6 +111,11 @@ def check_one_step_of_compare_set():
     assert own.compare_set(key, "", "third") == b"third"
     large = bytes(200000)
     assert own.compare_set(key, "third", large) == large and own.get(key) == large
+    dist.barrier()
+    if rank == 0:  # what was not set leaves nothing behind
+        before = parts_of_values(own)
+        assert own.compare_set(key, "not this", bytes(300000)) == large and parts_of_values(own) == before
+    dist.barrier()
     refused(ValueError, "at most 65536 can be compared", lambda: own.compare_set(key, large, "x"))
     dist.barrier()
     winners = [None] * size

@@ -22,6 +22,7 @@ _MAX_KEY_BYTES, _MAX_VALUE_BYTES = 248, 64 * 1024
 _PART = b"\0coordd value in parts "
 _PREFIX = b"torch/"
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
+_PART_WAIT_S = 5.0  # parts are there before their key
 _DEFAULT = timedelta(seconds=300)
 _StoreError = getattr(dist, "DistStoreError", RuntimeError)
 
@@ -124,7 +125,19 @@ class Store(dist.Store):  # type: ignore[name-defined]
         """The value of what stands under the key."""
         if not value.startswith(_PART):
             return value
-        return b"".join(self._wait_for(key, part, _DEFAULT.total_seconds()) or b"" for part in _parts_of(value))
+        parts = []
+        for wire in _parts_of(value):
+            part = self._wait_for(key, wire, _PART_WAIT_S)
+            if part is None:
+                raise _StoreError(f"coordd: key {key!r}: its value was deleted while it was read")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _forget_parts(self, key: str, value: bytes) -> None:
+        """Deletes the parts of what stands nowhere any more."""
+        if value.startswith(_PART):
+            for part in _parts_of(value):
+                self._delete_wire(key, part)
 
     def _now(self, key: str) -> Optional[bytes]:
         """What stands under the key; None: nothing."""
@@ -188,20 +201,23 @@ class Store(dist.Store):  # type: ignore[name-defined]
             status = self._compare(self._worker.pointer, wire, wanted, len(wanted or b""), stored, len(stored), buffer,
                                    _MAX_VALUE_BYTES, byref(size), self._limit.total_seconds())
             if status == _NOT_FOUND:
+                self._forget_parts(key, stored)
                 return expected
             if status != 0:
                 raise self._failed(key)
             if size.value == 0 and stored and wanted is None:
                 continue  # it is there, and empty
             break
-        return self._whole(key, buffer.raw[:size.value])
+        now = buffer.raw[:size.value]
+        if now != stored:
+            self._forget_parts(key, stored)
+        return self._whole(key, now)
 
     def delete_key(self, key):
         wire, value = _wire_key(key), self._now(key)
-        if value is not None and value.startswith(_PART):
-            for part in _parts_of(value):
-                self._delete_wire(key, part)
-        return self._delete_wire(key, wire)
+        deleted = self._delete_wire(key, wire)  # first the key, so that nobody finds it without its parts
+        self._forget_parts(key, value or b"")
+        return deleted
 
     # --- several
 
@@ -226,7 +242,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
                                   f"set {key!r}")
 
     def multi_get(self, keys):
-        self.wait(keys)  # so that Ctrl-C gets through
+        if not self.check(keys):
+            self.wait(keys)  # in slices, so that Ctrl-C gets through
         wires, sizes, room = _wire_keys(keys), (c_size_t * max(len(keys), 1))(), _MAX_VALUE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(room)
