@@ -28,16 +28,23 @@ void KnownSlots::Say(const std::shared_ptr<const v1::CoordinatorMessage>& messag
 }
 
 void KnownSlots::Hear(Random& random) {
-  for (; !under_way_.empty() && random.Below(4) > 0; under_way_.pop_front()) {
-    const v1::CoordinatorMessage& message = *under_way_.front();
-    if (message.has_process_set_change()) sets_.erase(message.process_set_change().process_set());
-    for (const v1::SlotBinding& binding : message.plan().bindings()) {
-      SlotDictionary<Nothing>& slots = sets_[binding.process_set()];
-      slots.Add(binding.name(), {});
-      COORDD_CHECK(slots.newest() == binding.slot());
-      slots.ForgetUpTo(binding.slot() - capacity_);
-    }
+  while (!under_way_.empty() && random.Below(4) > 0) HearNext();
+}
+
+void KnownSlots::HearAll() {
+  while (!under_way_.empty()) HearNext();
+}
+
+void KnownSlots::HearNext() {
+  const v1::CoordinatorMessage& message = *under_way_.front();
+  if (message.has_process_set_change()) sets_.erase(message.process_set_change().process_set());
+  for (const v1::SlotBinding& binding : message.plan().bindings()) {
+    SlotDictionary<Nothing>& slots = sets_[binding.process_set()];
+    slots.Add(binding.name(), {});
+    COORDD_CHECK(slots.newest() == binding.slot());
+    slots.ForgetUpTo(binding.slot() - capacity_);
   }
+  under_way_.pop_front();
 }
 
 bool KnownSlots::Report(int32_t set, absl::string_view name, v1::TensorsReady& ready) {

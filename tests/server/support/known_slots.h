@@ -26,6 +26,7 @@ class KnownSlots {
   void Say(const std::shared_ptr<const v1::CoordinatorMessage>& message);
   // Of what is under way, as much as chance will have it.
   void Hear(Random& random);
+  void HearAll();
 
   // Adds the tensor to what is reported by slot; whether it has one.
   bool Report(int32_t set, absl::string_view name, v1::TensorsReady& ready);
@@ -36,6 +37,7 @@ class KnownSlots {
 
  private:
   explicit KnownSlots(int64_t capacity) : capacity_(capacity) {}
+  void HearNext();
   struct Nothing {};
 
   int64_t capacity_;
