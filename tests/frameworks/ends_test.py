@@ -69,6 +69,12 @@ def interrupt():
     time.sleep(60)
 
 
+def live_on_behind_a_hook_of_the_program():
+    """As rich's hook does, it calls no other one."""
+    sys.excepthook = lambda kind, value, trace: print("a hook of the program", flush=True)
+    live_on_in_a_thread()
+
+
 def live_on_in_a_thread():
     threading.Thread(target=time.sleep, args=(30,)).start()
     raise ValueError("bad batch")
@@ -140,6 +146,7 @@ ENDS = {
     "shutdown_in_context": (shutdown_in_context, 1, "failed: ValueError: bad batch", "ValueError: bad batch"),
     "interrupt": (interrupt, 130, "failed: KeyboardInterrupt", "KeyboardInterrupt"),
     "thread": (live_on_in_a_thread, 1, "failed: ValueError: bad batch", "ValueError: bad batch"),
+    "thread_behind_a_hook": (live_on_behind_a_hook_of_the_program, 1, "failed: ValueError: bad batch", "ValueError: bad batch"),
     "os_exit": (lambda: os._exit(3), 3, "was lost: ", "exited with status 3"),
     "abort": (os.abort, 134, "was lost: ", "killed by SIGABRT"),
     # The goodbye has been said: the others hear nothing else. But it was not they who failed.
@@ -255,7 +262,7 @@ class EndsTest(processes.TestCase):
 
 
 CASES = """
-import code, sys
+import code, sys, threading, time
 sys.path.insert(0, sys.argv[2])
 from coordd import _ends
 _ends.tell_of_uncaught_errors(lambda what: print("told:", what))
@@ -270,6 +277,13 @@ def chains():
     before = sys.excepthook
     sys.excepthook = lambda *error: (print("another hook"), before(*error))
     fail()
+def replaces():
+    threading.Thread(target=time.sleep, args=(1,)).start()
+    sys.excepthook = lambda *error: print("another hook", flush=True)
+    fail()
+def replaces_and_is_a_prompt():
+    sys.excepthook = lambda *error: print("another hook")
+    code.InteractiveInterpreter().runsource("1 / 0")
 def prompts():
     code.InteractiveInterpreter().runsource("1 / 0")
 def exits():
@@ -292,11 +306,15 @@ class UncaughtErrorsTest(processes.TestCase):
         told = "told: ValueError: bad batch (<string>, line 7, in fail)"
         self.assertEqual(self.said("fail"), [told])
         self.assertEqual(self.said("chains"), ["another hook", told])
+        # Before the interpreter waits for the thread: coordrun ends this rank no sooner than the others are told.
+        self.assertEqual(self.said("replaces"), ["another hook", told])
+        self.assertEqual(self.said("replaces", "-i"), ["another hook"])
+        self.assertEqual(self.said("replaces_and_is_a_prompt"), ["another hook"])
         for case in ("handles", "prompts", "exits"):
             self.assertEqual(self.said(case), [], case)
         self.assertEqual(self.said("fail", "-i"), [])
         # An error of the package is told with the program's line that has called it.
-        self.assertRegex(self.said("misuses")[0], r"^told: AttributeError: .* \(<string>, line 22, in misuses\)$")
+        self.assertRegex(self.said("misuses")[0], r"^told: AttributeError: .* \(<string>, line 29, in misuses\)$")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """How this program ends, as far as the others are concerned: an error that nothing handles is no goodbye.
 
 An uncaught exception of the main thread is told at once, by sys.excepthook, since the interpreter may wait for other threads for as
-long as they like before it exits. With which status it exits nobody knows before it does: the goodbye of coordd_worker_leave_at_exit
+long as they like before it exits. A program may put a hook of its own there, which calls no other one (rich does): then it is told
+when the interpreter begins to wait for those threads. With which status it exits nobody knows before it does: the goodbye of coordd_worker_leave_at_exit
 waits for that.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -15,6 +17,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _OF_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 _tellers: List[Callable[[str], None]] = []
+_told: Optional[BaseException] = None
 
 
 def tell_of_uncaught_errors(tell: Callable[[str], None]) -> None:
@@ -29,13 +32,37 @@ def tell_of_uncaught_errors(tell: Callable[[str], None]) -> None:
     def hook(kind, value, trace):
         try:
             if _ends_the_program():
-                for one in _tellers:
-                    one(describe(kind, value, trace))
+                _tell(value.with_traceback(trace))
         finally:
             before(kind, value, trace)
 
     hook.of_coordd = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+    known = _printed_error()
+    with contextlib.suppress(AttributeError, RuntimeError):  # it is no public one, and refuses at the exit of the interpreter
+        threading._register_atexit(lambda: _tell_what_another_hook_kept(known))  # type: ignore[attr-defined]
+
+
+def _printed_error() -> Optional[BaseException]:
+    """The last error that the interpreter itself has printed: it notes it before it calls sys.excepthook."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def _tell_what_another_hook_kept(known: Optional[BaseException]) -> None:
+    error = _printed_error()
+    if error is None or error is known or error is _told or _at_a_prompt():
+        return
+    # Of the program's main module, or of what runs it: an error that a console has printed began elsewhere.
+    trace = error.__traceback__
+    if trace is not None and trace.tb_frame.f_globals.get("__name__") in ("__main__", "runpy"):
+        _tell(error)
+
+
+def _tell(error: BaseException) -> None:
+    global _told
+    _told = error
+    for one in _tellers:
+        one(describe(type(error), error, error.__traceback__))
 
 
 def describe(kind, value, trace) -> str:
@@ -81,10 +108,14 @@ def _ends_the_program() -> bool:
     sys.excepthook, too, to print what they have caught; and at a prompt an error ends nothing."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    if hasattr(sys, "ps1") or sys.flags.interactive or os.environ.get("PYTHONINSPECT"):
+    if _at_a_prompt():
         return False
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
     # What runs the program's main module: its code, or runpy's, is the first on the stack as long as it runs.
     return frame.f_code.co_name != "<module>" and frame.f_globals.get("__name__") != "runpy"
+
+
+def _at_a_prompt() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or bool(os.environ.get("PYTHONINSPECT"))
