@@ -19,6 +19,7 @@
 #include "common/net/http_server.h"
 #include "common/net/own_address.h"
 #include "server/door/grpc_port.h"
+#include "server/metrics/prometheus_targets.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/admin_service.h"
 #include "server/service/coordinator.h"
@@ -65,6 +66,8 @@ class GrpcCoordServer final : public CoordServer {
 
   absl::Status Run() {
     if (!options_.prometheus_file_sd.empty()) {
+      // Nobody may have joined yet. Later it is tried again with each change.
+      COORDD_RETURN_IF_ERROR(WriteTargets(options_.prometheus_file_sd, PrometheusTargets({})));
       targets_file_ =
           std::make_unique<TargetsFile>(options_.prometheus_file_sd, coordinator_, clock_);
     }

@@ -13,6 +13,12 @@ namespace {
 constexpr absl::Duration kTargetsTimeout = absl::Seconds(5);
 }
 
+absl::Status WriteTargets(const std::string& path, const std::string& targets) {
+  const absl::Status status = WriteFileAtomically(path, targets, 0644);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--prometheus-file-sd: ", status.message()));
+}
+
 TargetsFile::TargetsFile(std::string path, Coordinator& coordinator, Clock& clock)
     : path_(std::move(path)), coordinator_(coordinator), clock_(clock), changes_(1, clock) {
   Nudge();
@@ -36,8 +42,8 @@ void TargetsFile::Run() {
     }
     std::string targets = PrometheusTargets(*state);
     if (targets == written_) continue;
-    if (absl::Status status = WriteFileAtomically(path_, targets, 0644); !status.ok()) {
-      COORDD_LOG(kWarning, "targets file: ", status.message());
+    if (absl::Status status = WriteTargets(path_, targets); !status.ok()) {
+      COORDD_LOG(kWarning, status.message());
       continue;
     }
     written_ = std::move(targets);

@@ -4,12 +4,16 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/clock.h"
 
 namespace coordd {
 
 class Coordinator;
+
+// What Prometheus reads, whole or not at all. An error names --prometheus-file-sd and the file.
+absl::Status WriteTargets(const std::string& path, const std::string& targets);
 
 // Writes from a thread of its own, so that a slow disk never holds up the coordinator. The file is
 // replaced whole, and only when its contents change; a failure is logged and tried again at the

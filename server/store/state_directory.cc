@@ -74,15 +74,29 @@ absl::Status CheckParent(const std::string& path) {
                    " in it, which holds coordd's state; expected 0755 (chmod go-w ", parent, ")"));
 }
 
-// Of a time when others could write to it, perhaps: what they point at would be written.
+// Links are of a time when others could write to it, perhaps: what they point at would be written.
+// So would be the file that a hard link is another name of.
 absl::Status CheckForLinks(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    if (!entry.is_symlink(error)) continue;
+    const bool linked = entry.is_symlink(error);
+    if (!linked && (!entry.is_regular_file(error) || entry.hard_link_count(error) < 2)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        entry.path().string(), " is a link, expected a file of coordd's own: remove ", "it"));
+        entry.path().string(), linked ? " is a link" : " has another name (a hard link)",
+        ", expected a file of coordd's own: remove it"));
   }
   return absl::OkStatus();
+}
+
+// In /tmp somebody else may have put one there before us, which leads into a directory of ours.
+absl::Status CheckWhoseLink(const std::string& path) {
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) != 0) return Failed(path, "cannot be read");
+  if (!S_ISLNK(found.st_mode) || found.st_uid == 0 || found.st_uid == geteuid())
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(path, " is a link that user ", found.st_uid,
+                                                    " has made, expected user ", geteuid(),
+                                                    ", who runs this coordd, or root"));
 }
 
 absl::Status MakeDirectory(const std::string& path) {
@@ -92,6 +106,7 @@ absl::Status MakeDirectory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return Failed(path, "cannot be made");
   }
+  COORDD_RETURN_IF_ERROR(CheckWhoseLink(path));
   struct stat found = {};
   if (stat(path.c_str(), &found) != 0) return Failed(path, "cannot be read");
   if (!S_ISDIR(found.st_mode)) {

@@ -97,6 +97,11 @@ class DiscoveryScriptTest(MistakesCase):
                               says=rf"coordrun: --host-discovery-script '{re.escape(script)}' cannot be run: .*; expected a command")
             self.assertLess(time.monotonic() - began, PATIENCE_S)  # and not --elastic-timeout
 
+    def test_a_network_interface_that_is_not_there_is_wrong_usage(self):
+        """Also where all workers are here, and nobody would have to find this machine."""
+        self.assert_usage("-np", "2", "--network-interfaces", "lo,nosuch0", "--", "true",
+                          says=r"--network-interfaces: there is no nosuch0, expected of .*\blo\b")
+
     def test_one_that_is_lost_later_is_a_warning(self):
         script = os.path.join(self.folder, "hosts")
         with open(script, "w", encoding="ascii") as file:

@@ -79,6 +79,8 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
 absl::Status CheckCredentials(const RunOptions& options, const Environment& environment) {
   COORDD_RETURN_IF_ERROR(CheckVariables(options, environment));
   COORDD_RETURN_IF_ERROR(CheckIdentity(options.ssh_identity));
+  // Also where nobody has to reach this machine: a name that is written wrong is said at once.
+  if (!options.networks.empty()) COORDD_RETURN_IF_ERROR(OwnAddresses(options.networks).status());
   COORDD_RETURN_IF_ERROR(CheckJobName("COORDD_JOB_ID", JobName(options, environment)));
   if (!options.coordinator.empty())
     COORDD_RETURN_IF_ERROR(CheckOwnCertificate(TlsOf(options, environment), TlsSide::kClient));

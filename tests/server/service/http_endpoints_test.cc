@@ -141,6 +141,15 @@ TEST(HttpEndpoints, KeepTheTargetsFileLikeThePage) {
   await([](const std::string& text) { return text == "[]\n"; });
 }
 
+TEST(HttpEndpoints, RefuseATargetsFileThatCannotBeWritten) {
+  const TempDirectory directory;
+  CoordServerOptions options = TestServerOptions();
+  options.prometheus_file_sd = directory / "nowhere/targets.json";
+  prometheus::Registry registry;
+  EXPECT_THAT(CoordServer::Start(options, Clock::Real(), registry).status().message(),
+              AllOf(HasSubstr("--prometheus-file-sd"), HasSubstr(options.prometheus_file_sd)));
+}
+
 TEST(HttpEndpoints, CanBeOff) {
   CoordServerOptions options = TestServerOptions();
   options.http.reset();

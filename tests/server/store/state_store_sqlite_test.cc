@@ -117,6 +117,31 @@ TEST_F(SqliteStateStoreTest, FollowsNoLinkThatWasPutIntoItsDirectory) {
   EXPECT_THAT(Look(), IsOk());
 }
 
+TEST_F(SqliteStateStoreTest, WritesIntoNoFileThatHasAnotherName) {
+  ASSERT_EQ(mkdir(path().c_str(), 0700), 0);
+  const std::string target = directory_ / "target";
+  Put(target, "somebody's");
+  ASSERT_EQ(chmod(target.c_str(), 0600), 0);
+  for (const std::string& file : {lock(), db()}) {
+    ASSERT_EQ(link(target.c_str(), file.c_str()), 0);
+    EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 AllOf(HasSubstr(file), HasSubstr("hard link"))));
+    EXPECT_EQ(std::filesystem::file_size(target), 10u);
+    std::filesystem::remove(file);
+  }
+  EXPECT_THAT(Look(), IsOk());
+}
+
+TEST_F(SqliteStateStoreTest, FollowsALinkToItsDirectoryThatItsOwnUserHasMadeAlone) {
+  const std::string real = directory_ / "real";
+  ASSERT_EQ(mkdir(real.c_str(), 0700), 0);
+  ASSERT_EQ(symlink(real.c_str(), path().c_str()), 0);
+  EXPECT_THAT(Look(), IsOk());
+  if (lchown(path().c_str(), 4711, 4711) != 0) return;  // only root can make somebody else's
+  EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               AllOf(HasSubstr(path()), HasSubstr("a link that user 4711"))));
+}
+
 TEST_F(SqliteStateStoreTest, SyncsEachCommitBeforeItReturns) {
   auto store = Make();
   ASSERT_THAT(store->Open([](const absl::Status&) {}), IsOk());
