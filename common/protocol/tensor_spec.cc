@@ -20,6 +20,7 @@ struct KindTraits {
   bool has_payload = true;
   bool rows_may_differ = false;  // the extents of the first dimension, by rank
   bool has_rows = false;         // it is divided by the first dimension, or put together by it
+  bool input_by_rank = false;    // each rank gives rows to each
   bool can_fuse = false;
 };
 
@@ -39,11 +40,13 @@ constexpr KindTraits kTraits[] = {
      .reduces = true,
      .needs_every_rank = true,
      .has_rows = true,
+     .input_by_rank = true,
      .can_fuse = true},
     {.kind = CollectiveKind::kAlltoall,
      .needs_every_rank = true,
      .rows_may_differ = true,
-     .has_rows = true},
+     .has_rows = true,
+     .input_by_rank = true},
     {.kind = CollectiveKind::kBarrier, .needs_every_rank = true, .has_payload = false},
     {.kind = CollectiveKind::kJoin, .needs_every_rank = true, .has_payload = false},
     {.kind = CollectiveKind::kReduce, .reduces = true, .has_root = true, .can_fuse = true},
@@ -129,6 +132,9 @@ bool IsPairwise(CollectiveKind kind) { return Of(kind).is_pairwise; }
 bool NeedsEveryRank(CollectiveKind kind) { return Of(kind).needs_every_rank; }
 bool HasPayload(CollectiveKind kind) { return Of(kind).has_payload; }
 bool FirstDimensionMayDiffer(CollectiveKind kind) { return Of(kind).rows_may_differ; }
+bool HasRows(CollectiveKind kind) { return Of(kind).has_rows; }
+bool InputIsByRank(CollectiveKind kind) { return Of(kind).input_by_rank; }
+bool HasSplits(CollectiveKind kind) { return InputIsByRank(kind) && FirstDimensionMayDiffer(kind); }
 bool CanFuse(CollectiveKind kind) { return Of(kind).can_fuse; }
 
 std::string ShapeString(absl::Span<const int64_t> shape) {

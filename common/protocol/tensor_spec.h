@@ -58,6 +58,10 @@ bool IsPairwise(CollectiveKind kind);  // send and receive
 bool NeedsEveryRank(CollectiveKind kind);
 bool HasPayload(CollectiveKind kind);               // all but barrier and join
 bool FirstDimensionMayDiffer(CollectiveKind kind);  // by rank: allgather, gather and alltoall
+// Whether the result has another first dimension than the input: these three and reducescatter.
+bool HasRows(CollectiveKind kind);
+bool InputIsByRank(CollectiveKind kind);  // rows for each rank: reducescatter and alltoall
+bool HasSplits(CollectiveKind kind);      // the program may say how many rows: alltoall
 // Whether several tensors of this kind may travel as one batch; the others are batches of one.
 bool CanFuse(CollectiveKind kind);
 // Whether the two may: they agree in everything that is done once for a batch.

@@ -22,7 +22,7 @@ constexpr absl::string_view kService = "The systemd unit";
 
 constexpr absl::string_view kUnset = "not set";
 
-// long: it is a table
+// long: it is a table, from which docs/reference and check-build are made
 constexpr VariableRow kRows[] = {
     {"COORDD_ADDR", kMeeting, "Where coordd listens",
      "`HOST:PORT`, several of them with commas between, or `auto`", "`auto`",

@@ -49,8 +49,7 @@ BatchJob::BatchJob(BatchContext context, LaneId lane, int64_t sequence,
       tensors_(std::move(tensors)),
       destinations_(tensors_.size(), nullptr) {
   TensorJob& first = tensors_.front();
-  if (first.absent && kind_ == CollectiveKind::kAlltoall)
-    first.splits.assign(static_cast<size_t>(context_.size), 0);
+  if (first.absent && HasSplits(kind_)) first.splits.assign(static_cast<size_t>(context_.size), 0);
 }
 
 int32_t BatchJob::RootIndex() const {

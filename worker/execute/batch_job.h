@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/protocol/tensor_spec.h"
 #include "common/protocol/types.h"
 #include "worker/base/aligned_buffer.h"
 #include "worker/execute/batch_memory.h"
@@ -77,11 +78,8 @@ class BatchJob {
   std::vector<TensorJob>& tensors() { return tensors_; }
   const std::vector<TensorJob>& tensors() const { return tensors_; }
 
-  // allgather, gather, alltoall: ranks tell each other how many rows they give, before the payload.
-  bool NeedsSizes() const {
-    return kind_ == CollectiveKind::kAllgather || kind_ == CollectiveKind::kAlltoall ||
-           kind_ == CollectiveKind::kGather;
-  }
+  // Ranks tell each other how many rows they give, before the payload.
+  bool NeedsSizes() const { return FirstDimensionMayDiffer(kind_); }
   // Its buffers are this object's.
   CollectiveArgs SizeExchange();
 

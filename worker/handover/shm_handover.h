@@ -34,7 +34,7 @@ struct ShmHandoverOptions {
   const std::atomic<bool>* aborted = nullptr;  // checked ten times a second
   // What is handed over: a rank has one handover of each kind at a time.
   absl::string_view key_prefix = "shm";
-  std::string note;  // a hundred bytes at most
+  std::string note = {};  // a hundred bytes at most
 };
 
 // Descriptors travel as ancillary data of a Unix socket with an abstract name, so that no file

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/tensor_spec.h"
 #include "worker/host/result_reference.h"
 
 namespace coordd {
@@ -33,7 +34,7 @@ ResultCheck::ResultCheck(const CollectiveArgs& args, int32_t self, int32_t ranks
       ranks_(static_cast<size_t>(ranks)),
       tolerance_(tolerance),
       piece_bytes_(piece_bytes),
-      words_(args.kind == CollectiveKind::kAlltoall ? ranks_ + 1 : 1),
+      words_(HasSplits(args.kind) ? ranks_ + 1 : 1),
       starts_(ranks_) {
   const absl::Span<const std::byte> input = InputOf(args, self);
   own_.assign(input.begin(), input.end());
@@ -58,7 +59,7 @@ std::optional<CollectiveArgs> ResultCheck::Next() {
 
 CollectiveArgs ResultCheck::Sizes() {
   told_ = {static_cast<int64_t>(own_.size())};
-  if (args_.kind == CollectiveKind::kAlltoall)
+  if (HasSplits(args_.kind))
     told_.insert(told_.end(), args_.input_block_bytes.begin(), args_.input_block_bytes.end());
   sizes_.assign(words_ * ranks_, 0);
   CollectiveArgs args;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/protocol/tensor_spec.h"
 
 namespace coordd {
 namespace {
@@ -20,11 +21,6 @@ int64_t Sum(absl::Span<const int64_t> sizes) {
 
 int64_t OffsetOf(absl::Span<const int64_t> sizes, int32_t index) {
   return Sum(sizes.subspan(0, static_cast<size_t>(index)));
-}
-
-// Each member has a block for each other one, and a piece holds a part of all of them.
-bool ShowsBlocks(CollectiveKind kind) {
-  return kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall;
 }
 
 // The part of a block of `size_bytes` that belongs to `piece`.
@@ -271,7 +267,7 @@ void AddFetches(const NodeCollective& c, const NodeMode& mode, int64_t step,
     fetch.from = from;
     fetch.size_bytes = piece.size_bytes;
     fetch.from_bytes = piece.offset_bytes;
-    if (c.kind == CollectiveKind::kAlltoall) {
+    if (HasSplits(c.kind)) {
       fetch.from_bytes += c.block_offsets[index];
       fetch.staged_bytes = c.self * mode.piece_bytes;
     }
@@ -297,6 +293,7 @@ bool HasNodeResults(CollectiveKind kind) {
 }
 
 int64_t LargestBlockBytes(const NodeCollective& c) {
+  if (InputIsByRank(c.kind)) return *std::max_element(c.input_blocks.begin(), c.input_blocks.end());
   switch (c.kind) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReduce:
@@ -305,9 +302,6 @@ int64_t LargestBlockBytes(const NodeCollective& c) {
       return c.size_bytes;
     case CollectiveKind::kAllgather:
       return *std::max_element(c.output_blocks.begin(), c.output_blocks.end());
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kAlltoall:
-      return *std::max_element(c.input_blocks.begin(), c.input_blocks.end());
     default:
       return 0;
   }
@@ -318,7 +312,7 @@ NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
   mode.shared = false;
   mode.buffer_bytes = staging.buffer_bytes;
   int64_t share = staging.buffer_bytes;
-  if (ShowsBlocks(c.kind)) share /= c.members;
+  if (InputIsByRank(c.kind)) share /= c.members;
   // While one copies in the others copy out: with few pieces they would wait for each other, with
   // many each step costs its time.
   if (c.kind == CollectiveKind::kBroadcast)
@@ -429,12 +423,8 @@ NodeOperations OperationsOf(const NodeCollective& c, const NodeMode& mode, int64
     case CollectiveKind::kReducescatter:
       AddOwnBlock(c, mode, step, operations);
       break;
-    case CollectiveKind::kAllgather:
-    case CollectiveKind::kAlltoall:
-    case CollectiveKind::kGather:
-      AddFetches(c, mode, step, operations);
-      break;
     default:
+      if (FirstDimensionMayDiffer(c.kind)) AddFetches(c, mode, step, operations);
       break;
   }
   return operations;
@@ -459,17 +449,16 @@ StagedRanges StagedRangesOf(const NodeCollective& c, const NodeMode& mode, int64
     }
     return ranges;
   }
-  switch (c.kind) {
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kAlltoall: {
-      int64_t offset = 0;
-      for (int32_t to = 0; to < c.members; ++to) {
-        const int64_t block_bytes = c.input_blocks[static_cast<size_t>(to)];
-        if (to != c.self) add(offset, block_bytes, to * mode.piece_bytes);
-        offset += block_bytes;
-      }
-      break;
+  if (InputIsByRank(c.kind)) {
+    int64_t offset = 0;
+    for (int32_t to = 0; to < c.members; ++to) {
+      const int64_t block_bytes = c.input_blocks[static_cast<size_t>(to)];
+      if (to != c.self) add(offset, block_bytes, to * mode.piece_bytes);
+      offset += block_bytes;
     }
+    return ranges;
+  }
+  switch (c.kind) {
     case CollectiveKind::kAllgather:
       add(0, c.output_blocks[static_cast<size_t>(c.self)], 0);
       break;

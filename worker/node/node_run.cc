@@ -187,7 +187,7 @@ void NodeCollectiveRun::PostPlace() {
   // Where the block of each member begins, and the blocks themselves if they are small.
   int64_t end = sizeof(NodePost);
   std::byte* const payload = lane_.Payload(first_step_);
-  if (args_.kind == CollectiveKind::kAlltoall) {
+  if (HasSplits(args_.kind)) {
     int64_t offset = 0;
     for (int64_t block : args_.input_block_bytes) {
       std::memcpy(payload + end, &offset, sizeof(offset));
@@ -195,8 +195,8 @@ void NodeCollectiveRun::PostPlace() {
       offset += block;
     }
   }
-  const bool blocks_by_sender =
-      args_.kind == CollectiveKind::kAlltoall || args_.kind == CollectiveKind::kGather;
+  // Of a gather and an alltoall; nobody but the receiver of a block reads it.
+  const bool blocks_by_sender = HasSplits(args_.kind) || args_.kind == CollectiveKind::kGather;
   if (blocks_by_sender && SizeOf(input_) <= options_.inline_bytes_max &&
       SizeOf(input_) <= BoardPost::kPayloadBytes - end) {
     post.flags |= NodePost::kCarried;
@@ -219,7 +219,7 @@ absl::Status NodeCollectiveRun::ReadPost(int32_t member) {
         "member ", member, " of the group is at batch ", post.sequence, " of the lane, of kind ",
         post.kind, ", this one at ", own.sequence, ", of kind ", own.kind));
   }
-  if (args_.kind == CollectiveKind::kAlltoall) {
+  if (HasSplits(args_.kind)) {
     int64_t offset = 0;
     std::memcpy(&offset, payload + sizeof(NodePost) + sizeof(offset) * lane_.self(),
                 sizeof(offset));
@@ -273,7 +273,7 @@ int64_t NodeCollectiveRun::StreamBytesFrom() const {
 }
 
 void NodeCollectiveRun::CopyCarried() {
-  const bool alltoall = args_.kind == CollectiveKind::kAlltoall;
+  const bool alltoall = HasSplits(args_.kind);
   if (!alltoall && collective_.self != collective_.root) return;
   int64_t to = 0;
   for (int32_t m = 0; m < lane_.size(); ++m) {

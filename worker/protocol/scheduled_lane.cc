@@ -152,6 +152,11 @@ absl::StatusOr<std::vector<HeldTensor>> ScheduledLane::Cut(int64_t position) {
     return absl::InternalError(absl::StrCat("coordd cut schedule ", id_, " at ", position,
                                             ", behind which this rank has launched ", launched_));
   }
+  if (position - launched_ > kCutAheadMax) {
+    return absl::InternalError(absl::StrCat("coordd cut schedule ", id_, " at ", position,
+                                            ", of which this rank has launched ", launched_,
+                                            "; expected at most ", kCutAheadMax, " more"));
+  }
   cut_ = position;
   std::vector<HeldTensor> behind;
   for (size_t i = 0; i < slots_.size(); ++i) {

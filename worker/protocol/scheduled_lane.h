@@ -28,6 +28,10 @@ struct HeldTensor {
   absl::Status withdrawn;
 };
 
+// How far the rank that is ahead of all may be: far more than a root that waits for nobody gets. A
+// rank that has joined launches all of them at once.
+inline constexpr int64_t kCutAheadMax = 1'000'000;
+
 // PURE. Batches 1, 2, …, n, 1, 2, … are launched in this order on a lane of their own, each when
 // all its tensors are here: every rank does the same, so none has to be asked. Positions count the
 // batches from 1 without gaps: the n-th cycle goes on where the last one ended.
@@ -88,8 +92,8 @@ class ScheduledLane {
   void Freeze() { frozen_ = true; }
   bool frozen() const { return frozen_; }
   // The lane ends behind `position`. Moves out what is held behind it, in order of submission.
-  // INTERNAL: more has been launched. FAILED_PRECONDITION: what is held before it is not what the
-  // schedule says; names both. REQUIRES: frozen.
+  // INTERNAL: more has been launched, or kCutAheadMax less. FAILED_PRECONDITION: what is held
+  // before it is not what the schedule says; names both. REQUIRES: frozen.
   absl::StatusOr<std::vector<HeldTensor>> Cut(int64_t position);
   bool cut() const { return cut_.has_value(); }
   bool finished() const { return cut_.has_value() && launched_ >= *cut_; }

@@ -8,20 +8,19 @@ bool NeedsEverybody(const TensorSpec& spec) {
   switch (spec.kind) {
     case CollectiveKind::kAllreduce:
       return SizeBytes(spec) > 0;
-    case CollectiveKind::kAllgather:  // of these two the sizes are exchanged
-    case CollectiveKind::kAlltoall:
     case CollectiveKind::kBarrier:
     case CollectiveKind::kJoin:
       return true;
     default:
-      return false;
+      // Where the sizes are exchanged first.
+      return FirstDimensionMayDiffer(spec.kind) && !HasRoot(spec.kind);
   }
 }
 
 bool OutlivesGeneration(const TensorSpec& spec) {
   // Splits, roots, and who sends to whom, are about ranks that may be others now. (The new root of
   // a broadcast could have what the old one has half overwritten.) So is what a set has agreed on.
-  return spec.kind != CollectiveKind::kAlltoall && !HasRoot(spec.kind) && !IsPairwise(spec.kind) &&
+  return !HasSplits(spec.kind) && !HasRoot(spec.kind) && !IsPairwise(spec.kind) &&
          ToInt(spec.process_set) == 0;
 }
 

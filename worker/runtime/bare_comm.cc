@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/tensor_spec.h"
 #include "worker/interfaces/collective_args.h"
 #include "worker/interfaces/idle_wait.h"
 #include "worker/node/mapped_lane.h"
@@ -88,9 +89,7 @@ absl::Status BareComm::Prepare(const CommCall& call) {
   args_.lane = needs_.lane;
   args_.group = ProcessSetId{ToInt(needs_.lane)};
   args_.root = Rank{call.root};
-  const bool by_receiver =
-      kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall;
-  const bool by_sender = kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
+  const bool by_receiver = InputIsByRank(kind), by_sender = FirstDimensionMayDiffer(kind);
   args_.input_block_bytes.assign(by_receiver ? members : 0, static_cast<int64_t>(block));
   args_.output_block_bytes.assign(by_sender ? members : 0, static_cast<int64_t>(block));
   args_.input = {};

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/tensor_spec.h"
 #include "worker/execute/worker_errors.h"
 
 namespace coordd {
@@ -54,7 +55,7 @@ absl::Status CheckRanks(const TensorSpec& spec, const SubmissionPlace& place) {
 }
 
 absl::Status CheckSplits(const TensorSpec& spec, int32_t world_size, std::vector<int64_t>& splits) {
-  if (spec.kind != CollectiveKind::kAlltoall) {
+  if (!HasSplits(spec.kind)) {
     if (splits.empty()) return absl::OkStatus();
     return Invalid(spec, absl::StrCat(Name(spec.kind), " with splits"), "none");
   }
@@ -88,17 +89,12 @@ struct Buffers {
 
 Buffers BuffersOf(const TensorSpec& spec, int32_t rank) {
   const bool root = spec.root_rank == rank;
+  if (HasRows(spec.kind)) return {.writes = root || !HasRoot(spec.kind), .may_allocate = true};
   switch (spec.kind) {
-    case CollectiveKind::kAllgather:
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kAlltoall:
-      return {.may_allocate = true};
     case CollectiveKind::kBroadcast:
       return {.reads = root};
     case CollectiveKind::kReduce:
       return {.writes = root};
-    case CollectiveKind::kGather:
-      return {.writes = root, .may_allocate = true};
     case CollectiveKind::kSend:
       return {.writes = false};
     case CollectiveKind::kReceive:
@@ -121,10 +117,7 @@ absl::Status CheckBuffers(const TensorSpec& spec, const TensorBuffers& buffers, 
     return Invalid(spec, absl::StrCat("an output of ", buffers.output_capacity_bytes, " bytes"),
                    "at least 0");
   const bool in_place = buffers.output != nullptr && buffers.output == buffers.input;
-  const bool result_is_elsewhere =
-      spec.kind == CollectiveKind::kAlltoall || spec.kind == CollectiveKind::kReducescatter ||
-      spec.kind == CollectiveKind::kAllgather || spec.kind == CollectiveKind::kGather;
-  if (in_place && !empty && result_is_elsewhere)
+  if (in_place && !empty && HasRows(spec.kind))
     return Invalid(spec, absl::StrCat(Name(spec.kind), " in place"), "an output of its own");
   return absl::OkStatus();
 }

@@ -207,10 +207,42 @@ TEST(CheckSame, NamesTheFieldThatDiffers) {
   differs_in([](auto& s) { s.memory = MemoryKind::kCuda; }, "memory cuda");
 }
 
+TEST(CollectiveKindTest, HowItsInputAndItsResultAreDivided) {
+  struct Row {
+    CollectiveKind kind;
+    bool has_rows = false, rows_may_differ = false, by_rank = false, splits = false;
+  };
+  const Row rows[] = {
+      {.kind = CollectiveKind::kAllreduce},
+      {.kind = CollectiveKind::kAllgather, .has_rows = true, .rows_may_differ = true},
+      {.kind = CollectiveKind::kBroadcast},
+      {.kind = CollectiveKind::kReducescatter, .has_rows = true, .by_rank = true},
+      {.kind = CollectiveKind::kAlltoall,
+       .has_rows = true,
+       .rows_may_differ = true,
+       .by_rank = true,
+       .splits = true},
+      {.kind = CollectiveKind::kBarrier},
+      {.kind = CollectiveKind::kJoin},
+      {.kind = CollectiveKind::kReduce},
+      {.kind = CollectiveKind::kGather, .has_rows = true, .rows_may_differ = true},
+      {.kind = CollectiveKind::kSend},
+      {.kind = CollectiveKind::kReceive},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(Name(row.kind));
+    EXPECT_EQ(HasRows(row.kind), row.has_rows);
+    EXPECT_EQ(FirstDimensionMayDiffer(row.kind), row.rows_may_differ);
+    EXPECT_EQ(InputIsByRank(row.kind), row.by_rank);
+    EXPECT_EQ(HasSplits(row.kind), row.splits);
+  }
+}
+
 TEST(CollectiveKindTest, OfWhatIsNoKindNothingIsTrueButThatItHasAPayload) {
   for (const CollectiveKind kind : {CollectiveKind{0}, CollectiveKind{200}}) {
     EXPECT_FALSE(Reduces(kind) || HasRoot(kind) || IsPairwise(kind) || NeedsEveryRank(kind));
     EXPECT_FALSE(FirstDimensionMayDiffer(kind) || CanFuse(kind));
+    EXPECT_FALSE(HasRows(kind) || InputIsByRank(kind) || HasSplits(kind));
     EXPECT_TRUE(HasPayload(kind));
   }
 }

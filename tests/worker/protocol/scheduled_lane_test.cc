@@ -148,6 +148,14 @@ TEST(ScheduledLaneTest, ACutBeforeWhatIsLaunchedIsRefused) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("launched 1")));
 }
 
+TEST(ScheduledLaneTest, ACutThatNoRankCanHaveComeToIsRefused) {
+  Lane lane({{Gradient("a")}});
+  lane->Freeze();
+  EXPECT_THAT(lane->Cut(kCutAheadMax + 1).status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("expected at most 1000000 more")));
+  EXPECT_THAT(lane->Cut(kCutAheadMax), IsOk());
+}
+
 TEST(ScheduledLaneTest, WhatOthersHaveLaunchedMustBeWhatIsHeld) {
   Lane lane({{Gradient("a")}});
   EXPECT_FALSE(lane.Take(Gradient("a", {5})).ok());

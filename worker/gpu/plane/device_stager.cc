@@ -21,12 +21,6 @@ bool IsStaged(const TensorJob& job) {
   return job.spec().memory == MemoryKind::kCuda && !job.direct;
 }
 
-// The size of the result is known when the ranks have told each other theirs.
-bool SizedByOthers(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kReducescatter;
-}
-
 absl::StatusOr<bool> HasHappened(const std::optional<DeviceEvent>& event) {
   if (!event.has_value()) return true;
   return event->Happened();
@@ -114,7 +108,7 @@ absl::Status DeviceStager::Begin(TensorJob& job, Outgoing& outgoing) {
   staged->device = job.device;
   staged->output = job.output;
   staged->output_capacity_bytes = job.output_capacity_bytes;
-  staged->has_capacity = SizedByOthers(spec.kind);
+  staged->has_capacity = HasRows(spec.kind);
   const int64_t bytes = HasPayload(spec.kind) ? SizeBytes(spec) : 0;
   if (bytes > 0) COORDD_RETURN_IF_ERROR(CopyOut(job, *staged, bytes));
   // From here on the data plane works with the pinned memory, and with a Work of ours.
