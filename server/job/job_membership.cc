@@ -485,8 +485,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
     rendezvous_.StopAwaiting(turn.now);
     news_.Changed();
     NoteGone(turn);
-    WatchStore(turn.effects);
-    return;
+    return WatchStore(turn.effects);
   }
   rendezvous_.Resume(present.sessions, turn.now);
   // Each of those who are back has said a part of the sets, perhaps.

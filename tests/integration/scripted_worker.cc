@@ -24,8 +24,8 @@
 //   ask-to-leave SECONDS | drain-seconds
 //   count KEY FILE         adds 1 to KEY in the store until FILE is there: "counting" after the
 //   first
-//                          -> "ok COUNTED UNKNOWN": adds that were answered, and that failed; each
-//                          sum is larger than the one before
+//                          -> "ok COUNTED UNKNOWN [WHY]": adds that were answered, and that failed,
+//                          with the last one's error; each sum is larger than the one before
 //   put KEY VALUE | append KEY VALUE | drop KEY      in the store; drop deletes it
 //   look KEY               -> "ok VALUE", or "ok" of one that is not there
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
@@ -331,11 +331,13 @@ class Script {
     std::string stop_file;
     in >> stop_file;
     int64_t counted = 0, unknown = 0, last = 0;
+    std::string why;
     while (access(stop_file.c_str(), F_OK) != 0) {
       int64_t sum = 0;
       if (coordd_store_add(worker_.handle(), key.c_str(), 1, &sum, kPatience.count()) !=
           COORDD_OK) {
         ++unknown;
+        why = std::string(" ") + coordd_last_error();
         continue;
       }
       if (sum <= last)
@@ -343,7 +345,7 @@ class Script {
       last = sum;
       if (++counted == 1) std::cout << "counting" << std::endl;
     }
-    return "ok " + std::to_string(counted) + " " + std::to_string(unknown);
+    return "ok " + std::to_string(counted) + " " + std::to_string(unknown) + why;
   }
 
   static std::string AnswerOf(coordd_status_t status, const std::string& details = "") {

@@ -238,7 +238,7 @@ class GrpcStore final : public Store {
                      absl::FunctionRef<void(WrittenKeys&)> note) {
     for (;;) {
       int64_t reports = record_ == nullptr ? 0 : record_->reports();
-      COORDD_RETURN_IF_ERROR(again ? Repeat(deadline, call) : Once(deadline, call));
+      COORDD_RETURN_IF_ERROR(Repeat(deadline, call, again));
       if (record_ == nullptr) return absl::OkStatus();
       for (bool is_there = true; is_there;) {
         if (record_->Note(reports, note) || !response.has_version()) return absl::OkStatus();
@@ -269,12 +269,13 @@ class GrpcStore final : public Store {
     return FromCoordd(call(*stub, &context));
   }
 
-  absl::Status Repeat(absl::Time deadline, Call call) {
+  // Also one that coordd may have carried out (`again`).
+  absl::Status Repeat(absl::Time deadline, Call call, bool again = true) {
     Random random = Random::FromSystem();
     Backoff backoff(BackoffOptions{}, random);
     while (true) {
       absl::Status status = Once(deadline, call);
-      if (!absl::IsUnavailable(status)) return status;
+      if (!absl::IsUnavailable(status) || (!again && !WasNeverSent(status))) return status;
       const absl::Time next = clock_.Now() + backoff.Next();
       if (next >= deadline) return status;
       // Nobody signals: a wait on the clock.

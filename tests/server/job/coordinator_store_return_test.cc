@@ -61,7 +61,7 @@ TEST_F(CoordinatorStoreReturnTest, CallsWaitUntilAllAreBack) {
   EXPECT_THAT(Call(3, StoreDelete{"gone"}), IsEmpty());
   const auto refused = Call(4, StoreGet{"n"}, "another token");
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_THAT(refused[0].status, StatusIs(Code::kUnauthenticated));
+  EXPECT_THAT(refused[0].status, StatusIs(Code::kUnauthenticated, HasSubstr("token")));
   EXPECT_THAT(Replies(Resume(11, 0, Wrote("n", "41", 3))), IsEmpty());
   EXPECT_THAT(Call(5, StoreSet{"n", "7"}), IsEmpty());
   const auto replies = Replies(Resume(12, 1, Wrote("n", "40", 2)));
