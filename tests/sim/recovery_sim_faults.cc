@@ -20,6 +20,7 @@ CoorddModel::Hooks RecoverySim::CoorddHooks(Log log) {
       .said = [this](int32_t w, v1::CoordinatorMessage& message,
                      bool current) { return OnSaid(w, message, current); },
       .did = [this](const Outgoing& out) { return OnDid(out); },
+      .job_ended = [this] { store_.OnJobEnded(); },
       .found =
           [this](RestoredState& found) {
             if (options_.bug == RecoveryBug::kPlanIsNotStored) {

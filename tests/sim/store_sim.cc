@@ -77,20 +77,18 @@ absl::Status StoreSim::Begin(int32_t w) {
     default:
       break;
   }
-  worker_of_[call.call] = w;
+  calls_[call.call] = {w, call};
   worker.call = Call{call.call, call, worker.reports, std::nullopt};
   return coordd_.Step(call);
 }
 
 absl::Status StoreSim::OnReply(const StoreReply& reply, const Who& who) {
-  const auto whose = worker_of_.extract(reply.call);
-  if (whose.empty()) return absl::OkStatus();
-  Worker& worker = At(whose.mapped());
-  if (!worker.call.has_value() || worker.call->id != reply.call)
-    return absl::OkStatus();  // it is gone
-  worker.call->answer = reply;
+  const auto answered = calls_.extract(reply.call);
+  if (answered.empty()) return absl::OkStatus();
+  const auto& [w, call] = answered.mapped();
+  // Who is gone hears nothing, and has written all the same.
+  if (At(w).call.has_value() && At(w).call->id == reply.call) At(w).call->answer = reply;
   if (!reply.status.ok()) return absl::OkStatus();
-  const StoreCall& call = worker.call->call;
   const std::string key = KeyOf(call);
   Value value = now_.contains(key) ? now_.at(key) : Value();
   if (std::holds_alternative<StoreLook>(call.request)) {
@@ -207,7 +205,7 @@ std::optional<v1::WorkerMessage> StoreSim::ReportOf(int32_t w, const v1::Resume&
 // Of what it had answered some is under way still, and arrives.
 void StoreSim::OnCrash() {
   now_.clear();
-  worker_of_.clear();
+  calls_.clear();
   for (Worker& worker : workers_) {
     if (!worker.call.has_value()) continue;
     if (!worker.call->answer.has_value() || random_.Below(3) == 0) worker.call.reset();
@@ -215,6 +213,13 @@ void StoreSim::OnCrash() {
 }
 
 void StoreSim::OnGone(int32_t w) { At(w).call.reset(); }
+
+void StoreSim::OnJobEnded() {
+  now_.clear();
+  history_.clear();
+  calls_.clear();
+  for (Worker& worker : workers_) worker = Worker();
+}
 
 absl::Status StoreSim::CheckEnd() const {
   if (!coordd_.alive() || coordd_.Job().phase() != v1::JOB_PHASE_RUNNING) return absl::OkStatus();

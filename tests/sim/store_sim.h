@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,7 @@ class StoreSim {
   absl::Status OnReply(const StoreReply& reply, const Who& who);
   void OnCrash();
   void OnGone(int32_t w);
+  void OnJobEnded();  // whoever is in the next one of its name begins with nothing
   absl::Status CheckEnd() const;
 
   int64_t acknowledged() const { return acknowledged_; }
@@ -73,8 +75,8 @@ class StoreSim {
   const Bugs bugs_;
   std::vector<Worker> workers_;
   int64_t last_id_ = int64_t{1} << 40;
-  std::map<CallId, int32_t> worker_of_;
-  std::map<std::string, Value> now_;  // as far as this coordd has shown it
+  std::map<CallId, std::pair<int32_t, StoreCall>> calls_;  // without an answer, and whose they are
+  std::map<std::string, Value> now_;                       // as far as this coordd has shown it
   std::map<std::string, std::map<StoreVersion, Value>> history_;
   int64_t acknowledged_ = 0, late_ = 0, seen_again_ = 0;
 };

@@ -205,7 +205,7 @@ TEST_F(KvStateTest, EachWriteHasAVersionThatGrows) {
   EXPECT_EQ(version(StoreDeletePrefix{"n"}), at(8));
   EXPECT_EQ(version(StoreAdd{"", 1}), std::nullopt);
   EXPECT_EQ(version(StoreLook{{"k"}, true}), at(8)) << "what it shows";
-  EXPECT_EQ(version(StoreGet{"k"}), std::nullopt);
+  EXPECT_EQ(version(StoreCount{""}), std::nullopt);
 }
 
 TEST_F(KvStateTest, AnAppendMayAskForTheWhole) {
