@@ -1,5 +1,6 @@
 // Some of the ranks.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "client/c_api/c_api_internal.h"
@@ -7,26 +8,49 @@
 
 using coordd::AtBorder;
 
+namespace coordd {
+namespace {
+
+// `name`: nullptr: all ranks make it.
+absl::Status AddSet(coordd_worker_t* worker, const char* name, const int32_t* ranks, size_t count,
+                    double timeout_seconds, int32_t* process_set) {
+  if (worker == nullptr) return NullArgument("worker");
+  if (ranks == nullptr) return NullArgument("ranks");
+  if (process_set == nullptr) return NullArgument("process_set");
+  *process_set = 0;
+  Worker& own = *worker->worker;
+  if (count > static_cast<size_t>(own.placement().size)) {
+    return absl::InvalidArgumentError(absl::StrCat("a process set of ", count,
+                                                   " ranks: expected at most the ",
+                                                   own.placement().size, " of the job"));
+  }
+  COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout, TimeoutFromSeconds(timeout_seconds));
+  std::vector<int32_t> members(ranks, ranks + count);
+  COORDD_ASSIGN_OR_RETURN(const ProcessSetId added,
+                          name == nullptr
+                              ? own.AddProcessSet(std::move(members), timeout)
+                              : own.AddNamedProcessSet(name, std::move(members), timeout));
+  *process_set = ToInt(added);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace coordd
+
 extern "C" {
 
 coordd_status_t coordd_process_set_add(coordd_worker_t* worker, const int32_t* ranks, size_t count,
                                        double timeout_seconds, int32_t* process_set) {
+  return AtBorder(
+      [&] { return coordd::AddSet(worker, nullptr, ranks, count, timeout_seconds, process_set); });
+}
+
+coordd_status_t coordd_process_set_add_members(coordd_worker_t* worker, const char* name,
+                                               const int32_t* ranks, size_t count,
+                                               double timeout_seconds, int32_t* process_set) {
   return AtBorder([&]() -> absl::Status {
-    if (worker == nullptr) return coordd::NullArgument("worker");
-    if (ranks == nullptr) return coordd::NullArgument("ranks");
-    if (process_set == nullptr) return coordd::NullArgument("process_set");
-    *process_set = 0;
-    if (count > static_cast<size_t>(worker->worker->placement().size)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a process set of ", count, " ranks: expected at most the ",
-                       worker->worker->placement().size, " of the job"));
-    }
-    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
-                            coordd::TimeoutFromSeconds(timeout_seconds));
-    COORDD_ASSIGN_OR_RETURN(const coordd::ProcessSetId added,
-                            worker->worker->AddProcessSet({ranks, ranks + count}, timeout));
-    *process_set = ToInt(added);
-    return absl::OkStatus();
+    if (name == nullptr) return coordd::NullArgument("name");
+    return coordd::AddSet(worker, name, ranks, count, timeout_seconds, process_set);
   });
 }
 

@@ -44,7 +44,8 @@
  * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd; revision
  * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail,
  * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
- * coordd_graphs_prepare and coordd_graphs_check (collectives.h).
+ * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
+ * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -63,7 +64,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 17
+#define COORDD_ABI_VERSION 18
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -474,10 +475,11 @@ COORDD_API const char* coordd_check_build(int32_t json);
 }
 #endif
 
-#include "collectives.h" /* process sets and collectives */
-#include "comm.h"        /* collectives without names */
-#include "leaving.h"     /* ends of programs */
-#include "memory.h"      /* memory that takes part without a copy */
-#include "store.h"       /* small values for the other members */
+#include "collectives.h"  /* process sets and collectives */
+#include "comm.h"         /* collectives without names */
+#include "leaving.h"      /* ends of programs */
+#include "memory.h"       /* memory that takes part without a copy */
+#include "process_sets.h" /* process sets that their members make alone */
+#include "store.h"        /* small values for the other members */
 
 #endif /* COORDD_COORDD_H_ */

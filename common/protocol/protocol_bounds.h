@@ -30,6 +30,7 @@ inline constexpr int64_t kMaxLaneMarkCycles = int64_t{1} << 42;  // a century of
 inline constexpr int64_t kMaxTraceChunkBytes = 256 << 10;        // of its batches, serialised
 inline constexpr int64_t kMaxLaneReports = 65536;  // a set for each pair of ranks of a large job
 inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
+inline constexpr int64_t kMaxProcessSetNameBytes = 256;  // as of a tensor
 inline constexpr int64_t kMaxReasonBytes = 1024;         // every sentence that travels
 inline constexpr int64_t kMaxStackBytes = 8192;          // of a program's threads
 inline constexpr int64_t kMaxLaunchBytes = 128;          // run, worker and start

@@ -44,6 +44,7 @@ void GenerationMessages::DeliverRefusals(const std::vector<FailedRequest>& faile
   for (const FailedRequest& failure : failed) {
     v1::ProcessSetChange change;
     change.set_request(failure.number);
+    change.set_name(failure.name);
     change.set_code(static_cast<int>(failure.fault.status.code()));
     change.set_message(Truncated(failure.fault.status.message(), 4 * kMaxReasonBytes));
     DeliverChange(change, SessionsOf(failure.ranks), effects);

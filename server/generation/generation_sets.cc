@@ -27,7 +27,7 @@ void GenerationState::TakeOver(const v1::ProcessSets& sets) {
 absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Time now) {
   for (const ResumedGeneration::Set& set : resumed.sets) {
     if (set.id != ProcessSetId{0}) {
-      const absl::Status restored = sets_.sets().Restore(set.id, set.ranks, set.is_pair);
+      const absl::Status restored = sets_.sets().Restore(set.id, set.ranks, set.is_pair, set.name);
       if (!restored.ok()) return absl::InternalError(restored.message());
       sets_.Add(set.id, set.is_pair).TakeAnnouncement();  // a pair has been announced
     }
@@ -46,6 +46,7 @@ absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Ti
 absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request,
                                                   const Turn& turn) {
   if (ended_) return absl::OkStatus();
+  if (!request.name().empty()) return OnNamedSetRequest(rank, request, turn);
   std::vector<FailedRequest> failed;
   if (request.withdrawn()) {
     COORDD_RETURN_IF_ERROR(requests_.Withdraw(rank, request.request(), failed));
@@ -64,43 +65,83 @@ absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSe
   return absl::OkStatus();
 }
 
+// Of a set that its members make and end alone.
+absl::Status GenerationState::OnNamedSetRequest(Rank rank, const v1::ProcessSetRequest& request,
+                                                const Turn& turn) {
+  ProcessSetProposal proposal{
+      .remove = ProcessSetId{request.remove()}, .ranks = {}, .name = request.name()};
+  for (int32_t member : request.ranks()) proposal.ranks.push_back(Rank{member});
+  std::vector<FailedRequest> failed;
+  std::optional<AgreedRequest> agreed;
+  if (request.withdrawn()) {
+    requests_.named().Withdraw(rank, proposal.name, failed);
+  } else if (const absl::Status may =
+                 sets_.sets().CheckNamed(proposal.name, proposal.ranks, proposal.remove, rank);
+             !may.ok()) {
+    failed.push_back({0, {may, rank}, {rank}, proposal.name});
+  } else {
+    sets_.join().Heard(turn.now);
+    std::vector<Rank> members =
+        proposal.adds() ? proposal.ranks : sets_.sets().Find(proposal.remove)->Ranks();
+    COORDD_RETURN_IF_ERROR(requests_.named().Request(
+        rank, proposal, std::move(members), sets_.join().joined(), turn.now, agreed, failed));
+  }
+  messages_.DeliverRefusals(failed, turn.effects);
+  if (!agreed.has_value()) return absl::OkStatus();
+  if (!schedules_.Defer({Rank{}, agreed}, turn.effects)) Answer(*agreed, turn);
+  return absl::OkStatus();
+}
+
 void GenerationState::Answer(const AgreedRequest& agreed, const Turn& turn) {
-  const absl::StatusOr<ProcessSetId> set = Apply(agreed.proposal, turn);
+  const bool is_named = !agreed.proposal.name.empty();
+  const absl::StatusOr<ProcessSetId> set = Apply(agreed, turn);
   if (!set.ok()) {
-    std::vector<Rank> others = sets_.all().Ranks();
+    std::vector<Rank> others = is_named ? agreed.members : sets_.all().Ranks();
     std::erase_if(others, [&](Rank rank) { return absl::c_linear_search(agreed.told, rank); });
-    const absl::Status why(set.status().code(),
-                           absl::StrCat("process set request ", agreed.number, " to ",
-                                        ToString(agreed.proposal), ": ", set.status().message()));
-    messages_.DeliverRefusals({{agreed.number, {why, kNobody}, std::move(others)}}, turn.effects);
+    const absl::Status why(
+        set.status().code(),
+        absl::StrCat(TitleOf(agreed.number, agreed.proposal), ": ", set.status().message()));
+    messages_.DeliverRefusals(
+        {{agreed.number, {why, kNobody}, std::move(others), agreed.proposal.name}}, turn.effects);
     return;
   }
   v1::ProcessSetChange change;
   change.set_request(agreed.number);
+  change.set_name(agreed.proposal.name);
   change.set_process_set(ToInt(*set));
   for (Rank member : agreed.proposal.ranks) change.add_ranks(ToInt(member));
   // Also those who have heard it before: it is over for everybody now (Resumed.open_ends).
-  messages_.DeliverChange(change, messages_.by_rank(), turn.effects);
-  const bool added = agreed.proposal.remove == ProcessSetId{0};
+  messages_.DeliverChange(
+      change, is_named ? messages_.SessionsOf(agreed.members) : messages_.by_rank(), turn.effects);
+  const std::string name = is_named ? absl::StrCat(" (", agreed.proposal.name, ")") : "";
   messages_.Emit(Event::Kind::kProcessSetChanged,
-                 added ? absl::StrCat("process set ", ToInt(*set), " of ranks ",
-                                      ListString(agreed.proposal.ranks), " added")
-                       : absl::StrCat("process set ", ToInt(*set), " removed"),
+                 agreed.proposal.adds()
+                     ? absl::StrCat("process set ", ToInt(*set), name, " of ranks ",
+                                    ListString(agreed.proposal.ranks), " added")
+                     : absl::StrCat("process set ", ToInt(*set), name, " removed"),
                  turn.effects);
 }
 
-absl::StatusOr<ProcessSetId> GenerationState::Apply(const ProcessSetProposal& proposal,
-                                                    const Turn& turn) {
+absl::StatusOr<ProcessSetId> GenerationState::Apply(const AgreedRequest& agreed, const Turn& turn) {
+  const ProcessSetProposal& proposal = agreed.proposal;
   const ProcessSetId ends = proposal.remove;
-  if (ends == ProcessSetId{0}) {
-    COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.sets().Add(proposal.ranks));
+  if (!proposal.name.empty()) {
+    // What was in order may not be any more: another has had its turn (GenerationSchedules::Defer).
+    COORDD_RETURN_IF_ERROR(
+        sets_.sets().CheckNamed(proposal.name, proposal.ranks, ends, agreed.members.front()));
+  }
+  if (proposal.adds()) {
+    COORDD_ASSIGN_OR_RETURN(const ProcessSetId id,
+                            proposal.name.empty()
+                                ? sets_.sets().Add(proposal.ranks)
+                                : sets_.sets().AddNamed(proposal.name, proposal.ranks));
     sets_.Add(id);
     return id;
   }
   if (!proposal.ranks.empty()) {
     return absl::InvalidArgumentError("a removal that names ranks too, expected none");
   }
-  COORDD_RETURN_IF_ERROR(sets_.sets().CheckRemove(ends));
+  if (proposal.name.empty()) COORDD_RETURN_IF_ERROR(sets_.sets().CheckRemove(ends));
   SetNegotiation& set = sets_.At(ends);
   if (const std::optional<PendingTensor> oldest = set.table().Oldest()) {
     return absl::FailedPreconditionError(

@@ -152,8 +152,9 @@ class GenerationState {
   void PlanReady(const Turn& turn);
 
   // generation_sets.cc
+  absl::Status OnNamedSetRequest(Rank rank, const v1::ProcessSetRequest& request, const Turn& turn);
   void Answer(const AgreedRequest& agreed, const Turn& turn);
-  absl::StatusOr<ProcessSetId> Apply(const ProcessSetProposal& proposal, const Turn& turn);
+  absl::StatusOr<ProcessSetId> Apply(const AgreedRequest& agreed, const Turn& turn);
   void AnswerDue(const Turn& turn);
   void OnJoin(Rank rank, const v1::TensorSpec& proto, const Turn& turn,
               std::vector<FailedTensor>& failed);

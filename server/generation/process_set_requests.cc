@@ -4,23 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
+#include "common/base/status_macros.h"
 #include "server/generation/process_sets.h"
 
 namespace coordd {
 namespace {
 
 constexpr size_t kReportedRanks = 64;  // as of a stalled tensor
-
-// Of lists that are shown in part only.
-std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>& b) {
-  if (std::max(a.size(), b.size()) <= kListedRanks || a.empty() || b.empty()) return "";
-  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  auto at = [](const std::vector<Rank>& list, std::vector<Rank>::const_iterator place) {
-    return place == list.end() ? std::string("the end") : absl::StrCat("rank ", ToInt(*place));
-  };
-  return absl::StrCat("; the first difference is ", at(a, x), " for ", at(b, y), " in place ",
-                      x - a.begin());
-}
 
 absl::Status HasJoined(int64_t number, const ProcessSetProposal& proposal, Rank joined) {
   return absl::FailedPreconditionError(absl::StrCat(
@@ -34,6 +24,14 @@ absl::Status HasJoined(int64_t number, const ProcessSetProposal& proposal, Rank 
 std::string ToString(const ProcessSetProposal& proposal) {
   return proposal.remove == ProcessSetId{0} ? absl::StrCat("add ", ListString(proposal.ranks))
                                             : absl::StrCat("remove ", ToInt(proposal.remove));
+}
+
+std::string TitleOf(int64_t number, const ProcessSetProposal& proposal) {
+  if (proposal.name.empty())
+    return absl::StrCat("process set request ", number, " to ", ToString(proposal));
+  return proposal.adds()
+             ? absl::StrCat("process set ", proposal.name, " of ranks ", ListString(proposal.ranks))
+             : absl::StrCat("the end of process set ", proposal.name);
 }
 
 void ProcessSetRequests::Restore(const std::vector<int64_t>& answered,
@@ -117,7 +115,7 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
              FirstDifference(proposal.ranks, open.proposal.ranks))),
          kNobody, failed);
   } else if (open.in.full()) {
-    agreed = AgreedRequest{number, std::move(open.proposal), std::move(open.told)};
+    agreed = AgreedRequest{number, std::move(open.proposal), {}, std::move(open.told)};
   }
   DropAnswered();
   return absl::OkStatus();
@@ -136,6 +134,7 @@ void ProcessSetRequests::Joined(Rank rank, std::vector<FailedRequest>& failed) {
     }
   }
   DropAnswered();
+  named_.Joined(rank, failed);
 }
 
 absl::Status ProcessSetRequests::Withdraw(Rank rank, int64_t number,
@@ -149,8 +148,8 @@ absl::Status ProcessSetRequests::Withdraw(Rank rank, int64_t number,
   if (number < first_ || At(number).fault.has_value()) return absl::OkStatus();
   const PendingRequest pending = Describe(number);
   Fail(number,
-       absl::CancelledError(absl::StrCat("process set request ", number, " to ", pending.what,
-                                         ": rank ", ToInt(rank), " withdrew it; not made by ",
+       absl::CancelledError(absl::StrCat(pending.title, ": rank ", ToInt(rank),
+                                         " withdrew it; not made by ",
                                          RanksString(pending.missing, pending.missing_count))),
        rank, failed);
   return absl::OkStatus();
@@ -160,14 +159,16 @@ void ProcessSetRequests::FailOlderThan(absl::Time now, absl::Duration age,
                                        std::vector<FailedRequest>& failed) {
   for (size_t i = 0; i < open_.size(); ++i) {
     if (open_[i].fault.has_value() || open_[i].since + age > now) continue;
-    const PendingRequest pending = Describe(first_ + static_cast<int64_t>(i));
-    Fail(pending.number,
+    const int64_t number = first_ + static_cast<int64_t>(i);
+    const PendingRequest pending = Describe(number);
+    Fail(number,
          absl::DeadlineExceededError(absl::StrCat(
-             "process set request ", pending.number, " to ", pending.what, ": made by ",
-             RanksString(pending.ready, pending.ready_count), ", but not by ",
-             RanksString(pending.missing, pending.missing_count), " within ", DurationText(age))),
+             pending.title, ": made by ", RanksString(pending.ready, pending.ready_count),
+             ", but not by ", RanksString(pending.missing, pending.missing_count), " within ",
+             DurationText(age))),
          pending.missing_count == 1 ? pending.missing.front() : kNobody, failed);
   }
+  named_.FailOlderThan(now, age, failed);
 }
 
 std::vector<PendingRequest> ProcessSetRequests::NewlyStalled(absl::Time now, absl::Duration age) {
@@ -178,6 +179,7 @@ std::vector<PendingRequest> ProcessSetRequests::NewlyStalled(absl::Time now, abs
     open.warned = true;
     stalled.push_back(Describe(first_ + static_cast<int64_t>(i)));
   }
+  named_.NewlyStalled(now, age, stalled);
   return stalled;
 }
 
@@ -187,11 +189,12 @@ std::vector<PendingRequest> ProcessSetRequests::Stalled(absl::Time now, absl::Du
     if (open_[i].fault.has_value() || open_[i].since + age > now) continue;
     stalled.push_back(Describe(first_ + static_cast<int64_t>(i)));
   }
+  named_.Stalled(now, age, stalled);
   return stalled;
 }
 
 absl::Time ProcessSetRequests::NextStall(absl::Duration warning, absl::Duration abort) const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = named_.NextStall(warning, abort);
   for (const Open& open : open_) {
     if (open.fault.has_value()) continue;
     next = std::min(next, open.since + (open.warned ? abort : std::min(warning, abort)));
@@ -201,6 +204,7 @@ absl::Time ProcessSetRequests::NextStall(absl::Duration warning, absl::Duration 
 
 void ProcessSetRequests::Forgive(absl::Duration gap) {
   for (Open& open : open_) open.since += gap;
+  named_.Forgive(gap);
 }
 
 void ProcessSetRequests::Fail(int64_t number, absl::Status status, Rank blamed,
@@ -218,8 +222,7 @@ void ProcessSetRequests::Fail(int64_t number, absl::Status status, Rank blamed,
 PendingRequest ProcessSetRequests::Describe(int64_t number) const {
   const Open& open = open_[static_cast<size_t>(number - first_)];
   const RankSet missing = open.in.Complement();
-  return {.number = number,
-          .what = ToString(open.proposal),
+  return {.title = TitleOf(number, open.proposal),
           .since = open.since,
           .ready = open.in.FirstRanks(kReportedRanks),
           .missing = missing.FirstRanks(kReportedRanks),
@@ -235,6 +238,7 @@ void ProcessSetRequests::DropAnswered() {
 }
 
 absl::Status ProcessSetRequests::CheckConsistency() const {
+  COORDD_RETURN_IF_ERROR(named_.CheckConsistency());
   for (size_t i = 0; i < open_.size(); ++i) {
     const Open& open = open_[i];
     const int64_t number = first_ + static_cast<int64_t>(i);

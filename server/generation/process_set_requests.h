@@ -11,45 +11,18 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
-#include "server/generation/tombstones.h"
+#include "server/generation/named_set_requests.h"
+#include "server/generation/process_set_proposal.h"
 #include "server/members/rank_set.h"
 
 namespace coordd {
-
-struct ProcessSetProposal {
-  ProcessSetId remove;      // 0: add one
-  std::vector<Rank> ranks;  // of the new set
-
-  friend bool operator==(const ProcessSetProposal&, const ProcessSetProposal&) = default;
-};
-std::string ToString(const ProcessSetProposal& proposal);  // "add [0, 2]", "remove 3"
-
-// Ranks that must hear that their request of this number failed, now.
-struct FailedRequest {
-  int64_t number = 0;
-  TensorFault fault;
-  std::vector<Rank> ranks;
-};
-
-struct AgreedRequest {
-  int64_t number = 0;
-  ProcessSetProposal proposal;
-  std::vector<Rank> told = {};  // had its answer before coordd was started again
-};
-
-struct PendingRequest {
-  int64_t number = 0;
-  std::string what;  // ToString of the first rank's proposal
-  absl::Time since;
-  std::vector<Rank> ready, missing;  // the first ones
-  int32_t ready_count = 0, missing_count = 0;
-};
 
 // PURE; `now` must not decrease. Not thread-safe. The n-th request of one rank is matched with the
 // n-th of all others. Each is answered once: agreed upon, or failed for every rank that has made it
 // and for the others when they do. A rank that has joined makes none, so that nothing can be agreed
 // upon until all have: what is asked meanwhile fails at once, also for the ranks that have joined,
 // as if they had asked. So everybody's next request is the same one again when the join has ended.
+// Those with a name are apart, and in no order with these.
 class ProcessSetRequests {
  public:
   // Requests that some ranks have made and others have not. A caller waits for each answer, so that
@@ -73,10 +46,13 @@ class ProcessSetRequests {
   absl::Status Request(Rank rank, int64_t number, const ProcessSetProposal& proposal,
                        const RankSet& joined, absl::Time now, std::optional<AgreedRequest>& agreed,
                        std::vector<FailedRequest>& failed);
-  // What `rank` has not asked for fails with FAILED_PRECONDITION.
-  void Joined(Rank rank, std::vector<FailedRequest>& failed);
   // `rank` no longer waits: CANCELLED for all. Nothing if it was answered already.
   absl::Status Withdraw(Rank rank, int64_t number, std::vector<FailedRequest>& failed);
+  NamedSetRequests& named() { return named_; }
+
+  // Of these, and of those with a name.
+  // What `rank` has not asked for fails with FAILED_PRECONDITION.
+  void Joined(Rank rank, std::vector<FailedRequest>& failed);
   // What is open since `now - age` or earlier fails with DEADLINE_EXCEEDED.
   void FailOlderThan(absl::Time now, absl::Duration age, std::vector<FailedRequest>& failed);
 
@@ -109,6 +85,7 @@ class ProcessSetRequests {
   std::vector<int64_t> last_;  // by rank: number of its last request
   std::deque<Open> open_;      // each rank makes them in order, so they are answered in order
   int64_t first_ = 1;          // number of the first open one
+  NamedSetRequests named_;
 };
 
 }  // namespace coordd

@@ -60,18 +60,58 @@ absl::StatusOr<ProcessSetId> ProcessSets::Add(const std::vector<Rank>& ranks) {
   return AddNew(ranks);
 }
 
-absl::StatusOr<ProcessSetId> ProcessSets::AddNew(const std::vector<Rank>& ranks) {
+absl::Status ProcessSets::CheckRoomFor(size_t members) const {
   COORDD_RETURN_IF_ERROR(CheckRoom());
-  if (members_ + static_cast<int64_t>(ranks.size()) > kMaxMembers) {
-    return absl::ResourceExhaustedError(absl::StrCat("no room for a process set of ", ranks.size(),
-                                                     " ranks: those of this job have ", members_,
-                                                     " members, and coordd keeps ", kMaxMembers));
-  }
+  if (members_ + static_cast<int64_t>(members) <= kMaxMembers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("no room for a process set of ", members,
+                                                   " ranks: those of this job have ", members_,
+                                                   " members, and coordd keeps ", kMaxMembers));
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::AddNew(const std::vector<Rank>& ranks) {
+  COORDD_RETURN_IF_ERROR(CheckRoomFor(ranks.size()));
   members_ += static_cast<int64_t>(ranks.size());
   const ProcessSetId id = NewSet(ranks, /*is_pair=*/false);
   last_asked_for_ = id.value;
   by_hash_.emplace(absl::HashOf(ranks), id);
   return id;
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::AddNamed(const std::string& name,
+                                                   const std::vector<Rank>& ranks) {
+  COORDD_RETURN_IF_ERROR(CheckRoomFor(ranks.size()));
+  members_ += static_cast<int64_t>(ranks.size());
+  const ProcessSetId id = NewSet(ranks, /*is_pair=*/false, name);
+  by_name_.emplace(name, id);
+  return id;
+}
+
+absl::Status ProcessSets::CheckNamed(const std::string& name, const std::vector<Rank>& ranks,
+                                     ProcessSetId id, Rank asker) const {
+  const auto named = by_name_.find(name);
+  if (id != ProcessSetId{0}) {
+    const auto set = sets_.find(id);
+    if (set == sets_.end()) return NoSuchSet(id);
+    if (!ranks.empty())
+      return absl::InvalidArgumentError("a removal that names ranks too, expected none");
+    if (named == by_name_.end() || named->second != id)
+      return absl::InvalidArgumentError(
+          absl::StrCat("process set ", ToInt(id), " does not have the name ", name));
+    if (set->second->members.Contains(asker)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("rank ", ToInt(asker), " is not in process set ",
+                                                   name, " of ranks ",
+                                                   ListString(set->second->members.Ranks())));
+  }
+  COORDD_RETURN_IF_ERROR(CheckRanks(ranks, all_.size()));
+  if (!std::binary_search(ranks.begin(), ranks.end(), asker)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", ToInt(asker), " asks for process set ", name, " of ranks ",
+                     ListString(ranks), ", expected one of these: its members alone make it"));
+  }
+  if (named == by_name_.end()) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("process set ", ToInt(named->second), " of ranks ",
+                                               ListString(sets_.at(named->second)->members.Ranks()),
+                                               " has the name ", name, " already"));
 }
 
 absl::Status ProcessSets::CheckRemove(ProcessSetId id) const {
@@ -80,6 +120,11 @@ absl::Status ProcessSets::CheckRemove(ProcessSetId id) const {
   }
   const auto it = sets_.find(id);
   if (it == sets_.end()) return NoSuchSet(id);
+  if (!it->second->name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(id), " has the name ",
+                                                   it->second->name,
+                                                   ": its members alone made it, and end it"));
+  }
   if (!it->second->is_pair) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "process set ", ToInt(id), " is the pair of ranks ", ListString(it->second->members.Ranks()),
@@ -88,8 +133,13 @@ absl::Status ProcessSets::CheckRemove(ProcessSetId id) const {
 
 void ProcessSets::Remove(ProcessSetId id) {
   const std::vector<Rank> ranks = sets_.at(id)->members.Ranks();
-  const auto [begin, end] = by_hash_.equal_range(absl::HashOf(ranks));
-  by_hash_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  if (const std::string& name = sets_.at(id)->name; !name.empty()) {
+    by_name_.erase(name);
+  } else {
+    const auto [begin, end] = by_hash_.equal_range(absl::HashOf(ranks));
+    by_hash_.erase(
+        std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  }
   members_ -= static_cast<int64_t>(ranks.size());
   sets_.erase(id);
 }
@@ -106,20 +156,22 @@ absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {
   return id;
 }
 
-absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair) {
+absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair,
+                                  const std::string& name) {
   COORDD_RETURN_IF_ERROR(CheckRanks(ranks, all_.size()));
-  if (id.value <= last_id_ || (is_pair && ranks.size() != 2)) {
+  if (id.value <= last_id_ || (is_pair && ranks.size() != 2) || by_name_.contains(name)) {
     return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(id), " of ", ranks.size(),
                                                    " ranks behind set ", last_id_));
   }
   last_id_ = id.value - 1;  // the next number is this one
+  if (!name.empty()) return AddNamed(name, ranks).status();
   return is_pair ? PairOf(ranks[0], ranks[1]).status() : AddNew(ranks).status();
 }
 
 v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {
   std::map<ProcessSetId, const MemberList*> by_number;
   for (const auto& [id, set] : sets_)
-    if (!set->is_pair) by_number[id] = &set->members;
+    if (!set->is_pair && set->name.empty()) by_number[id] = &set->members;
   for (ProcessSetId id : without) by_number.erase(id);
   v1::ProcessSets left;
   left.set_last_process_set(last_asked_for_);
@@ -165,10 +217,20 @@ absl::Status ProcessSets::CheckRoom() const {
       " pairs for send and receive, and coordd keeps ", kMaxSets, " of both together"));
 }
 
-ProcessSetId ProcessSets::NewSet(std::vector<Rank> ranks, bool is_pair) {
+ProcessSetId ProcessSets::NewSet(std::vector<Rank> ranks, bool is_pair, const std::string& name) {
   const ProcessSetId id{++last_id_};
-  sets_[id] = std::make_unique<Set>(Set{MemberList(std::move(ranks)), is_pair});
+  sets_[id] = std::make_unique<Set>(Set{MemberList(std::move(ranks)), is_pair, name});
   return id;
+}
+
+std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>& b) {
+  if (std::max(a.size(), b.size()) <= kListedRanks || a.empty() || b.empty()) return "";
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  auto at = [](const std::vector<Rank>& list, std::vector<Rank>::const_iterator place) {
+    return place == list.end() ? std::string("the end") : absl::StrCat("rank ", ToInt(*place));
+  };
+  return absl::StrCat("; the first difference is ", at(a, x), " for ", at(b, y), " in place ",
+                      x - a.begin());
 }
 
 std::string ListString(const std::vector<Rank>& ranks) {

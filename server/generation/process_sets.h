@@ -36,7 +36,15 @@ class ProcessSets {
   // INVALID_ARGUMENT: not strictly increasing ranks of the job, one at least. ALREADY_EXISTS: names
   // the set of these ranks. RESOURCE_EXHAUSTED: too many sets, or members.
   absl::StatusOr<ProcessSetId> Add(const std::vector<Rank>& ranks);
-  // INVALID_ARGUMENT: nobody asked for it. NOT_FOUND, FAILED_PRECONDITION: NoSuchSet.
+  // A set that its members make alone. REQUIRES: CheckNamed(…, id 0) is OK. RESOURCE_EXHAUSTED.
+  absl::StatusOr<ProcessSetId> AddNamed(const std::string& name, const std::vector<Rank>& ranks);
+  // Whether `asker` may ask for the set of this name, of these ranks, or (`id`) for its end.
+  // INVALID_ARGUMENT: as Add; it is no member; that is not the set's name. ALREADY_EXISTS: names
+  // the set that has the name. NOT_FOUND, FAILED_PRECONDITION: NoSuchSet.
+  absl::Status CheckNamed(const std::string& name, const std::vector<Rank>& ranks, ProcessSetId id,
+                          Rank asker) const;
+  // INVALID_ARGUMENT: nobody asked for it, or its members alone did. NOT_FOUND,
+  // FAILED_PRECONDITION: NoSuchSet.
   absl::Status CheckRemove(ProcessSetId id) const;
   void Remove(ProcessSetId id);  // REQUIRES: CheckRemove(id) is OK
 
@@ -47,7 +55,8 @@ class ProcessSets {
 
   // A set that there was before: in the generation before, or before coordd was started again. Two
   // may have the same ranks by now. Statuses: as Add, without ALREADY_EXISTS.
-  absl::Status Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair);
+  absl::Status Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair,
+                       const std::string& name = "");
   void SkipNumbersUpTo(int32_t id) {
     last_id_ = std::max(last_id_, id);
     last_asked_for_ = std::max(last_asked_for_, id);
@@ -59,7 +68,8 @@ class ProcessSets {
     SkipNumbersUpTo(id);
     earlier_ = id;
   }
-  // The sets that were asked for, as this generation leaves them to the next, but for `without`.
+  // The sets that all ranks have asked for, as this generation leaves them to the next, but for
+  // `without`.
   v1::ProcessSets Left(const std::vector<ProcessSetId>& without = {}) const;
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
@@ -69,19 +79,22 @@ class ProcessSets {
   struct Set {
     MemberList members;
     bool is_pair = false;
+    std::string name = {};  // its members alone have asked for it
   };
 
   absl::Status CheckRoom() const;
+  absl::Status CheckRoomFor(size_t members) const;
   absl::StatusOr<ProcessSetId> AddNew(const std::vector<Rank>& ranks);
-  ProcessSetId NewSet(std::vector<Rank> ranks, bool is_pair);
+  ProcessSetId NewSet(std::vector<Rank> ranks, bool is_pair, const std::string& name = "");
 
   const MemberList all_;
   int32_t last_id_ = 0;
   int32_t earlier_ = 0;
-  int32_t last_asked_for_ = 0;  // which is not that of a pair
+  int32_t last_asked_for_ = 0;  // by all ranks
   int64_t members_ = 0;         // of sets that were asked for
   absl::flat_hash_map<ProcessSetId, std::unique_ptr<Set>> sets_;
-  std::multimap<size_t, ProcessSetId> by_hash_;  // sets that were asked for, by hash of the ranks
+  std::multimap<size_t, ProcessSetId> by_hash_;  // what all have asked for, by hash of the ranks
+  std::map<std::string, ProcessSetId> by_name_;
   std::map<std::pair<Rank, Rank>, ProcessSetId> pairs_;
   absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;
 };
@@ -95,5 +108,8 @@ inline constexpr size_t kListedRanks = 32;
 
 // "[0, 2, 5]"; of a long list the beginning and how many more.
 std::string ListString(const std::vector<Rank>& ranks);
+// "; the first difference is rank 4 for the end in place 40", behind two lists that are shown in
+// part only; otherwise empty.
+std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>& b);
 
 }  // namespace coordd

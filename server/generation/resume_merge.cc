@@ -45,6 +45,7 @@ class Merge {
   struct KnownSet {
     std::vector<Rank> ranks;
     bool is_pair = false;
+    std::string name;
     bool ended = false;
     bool listed = false;   // by its first rank: it goes on, or what was said to it is not forgotten
     int64_t added_at = 0;  // the position, if the addition is not forgotten
@@ -78,7 +79,9 @@ class Merge {
   }
 
   absl::Status AddSet(int32_t rank, const v1::ProcessSetChange& change) {
-    KnownSet set{.ranks = {}, .is_pair = change.request() == 0};
+    KnownSet set{.ranks = {},
+                 .is_pair = change.request() == 0 && change.name().empty(),
+                 .name = change.name()};
     for (int32_t member : change.ranks()) {
       const bool increases = set.ranks.empty() || set.ranks.back().value < member;
       if (!increases || member < 0 || member >= size_)
@@ -211,7 +214,7 @@ class Merge {
   // It may have heard of a removal before others, at another position.
   bool HasAnswerOf(size_t rank, const v1::CoordinatorMessage& message) const {
     const v1::ProcessSetChange& change = message.process_set_change();
-    return message.has_process_set_change() && change.ranks().empty() &&
+    return message.has_process_set_change() && change.ranks().empty() && change.name().empty() &&
            change.request() <= reports_[rank].report.answered_requests();
   }
 
@@ -255,6 +258,7 @@ class Merge {
       resumed.id = id;
       resumed.ranks = set.ranks;
       resumed.is_pair = set.is_pair;
+      resumed.name = set.name;
       const auto of = [&, lane = ToInt(id)](Rank rank) {
         return launched[static_cast<size_t>(rank.value)][lane];
       };

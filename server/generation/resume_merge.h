@@ -24,6 +24,7 @@ struct ResumedGeneration {
     ProcessSetId id;
     std::vector<Rank> ranks;
     bool is_pair = false;
+    std::string name;      // its members alone have asked for it
     int64_t launched = 0;  // sequence of the last batch that was planned, on the set's lane
   };
   struct Scheduled {

@@ -75,12 +75,12 @@ void StallWatch::WatchTensors(const Turn& turn) {
 
 void StallWatch::WatchRequests(const Turn& turn) {
   for (const PendingRequest& request : waits_.requests.NewlyStalled(turn.now, patience_.warning)) {
-    messages_.Emit(Event::Kind::kStallBegan,
-                   absl::StrCat("process set request ", request.number, " to ", request.what,
-                                " waiting for ", DurationText(turn.now - request.since),
-                                ": made by ", RanksString(request.ready, request.ready_count),
-                                ", missing ", RanksString(request.missing, request.missing_count)),
-                   turn.effects, 1);
+    messages_.Emit(
+        Event::Kind::kStallBegan,
+        absl::StrCat(request.title, " waiting for ", DurationText(turn.now - request.since),
+                     ": made by ", RanksString(request.ready, request.ready_count), ", missing ",
+                     RanksString(request.missing, request.missing_count)),
+        turn.effects, 1);
   }
   std::vector<FailedRequest> failed;
   waits_.requests.FailOlderThan(turn.now, patience_.abort, failed);
@@ -125,14 +125,13 @@ std::vector<PendingTensor> StallWatch::Stalled(absl::Time now, absl::Duration ag
                                                size_t limit) const {
   std::vector<PendingTensor> stalled;
   for (const PendingRequest& request : waits_.requests.Stalled(now, age)) {
-    stalled.push_back(
-        {.process_set = ProcessSetId{0},
-         .name = absl::StrCat("process set request ", request.number, " to ", request.what),
-         .since = request.since,
-         .ready = request.ready,
-         .missing = request.missing,
-         .missing_count = request.missing_count,
-         .ready_count = request.ready_count});
+    stalled.push_back({.process_set = ProcessSetId{0},
+                       .name = request.title,
+                       .since = request.since,
+                       .ready = request.ready,
+                       .missing = request.missing,
+                       .missing_count = request.missing_count,
+                       .ready_count = request.ready_count});
   }
   for (PendingTensor& tensor : waits_.sets.Stalled(now, age, limit))
     stalled.push_back(std::move(tensor));

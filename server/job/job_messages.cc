@@ -64,6 +64,7 @@ void JobMessages::Membership(SessionId to, const Place& place, const Topology& t
   membership->set_job_min_workers(rendezvous_.options().min_workers);
   membership->set_job_max_workers(rendezvous_.options().max_workers);
   membership->set_slots(slots);
+  membership->set_named_sets(true);
   if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
   effects.outgoing.push_back(Deliver{{to}, std::move(message)});
 }

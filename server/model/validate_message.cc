@@ -252,7 +252,11 @@ absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn) {
 }
 
 absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request) {
-  COORDD_RETURN_IF_ERROR(CheckNotBelow("request", request.request(), 1));
+  COORDD_RETURN_IF_ERROR(CheckBytes("name", request.name(), 0, kMaxProcessSetNameBytes));
+  if (!request.name().empty() && request.request() != 0)
+    return Invalid("request", absl::StrCat(request.request()), "0 beside a name");
+  if (request.name().empty())
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("request", request.request(), 1));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("remove", request.remove(), 0));
   return CheckCount("ranks", request.ranks_size(), kMaxProcessSetRanks);
 }

@@ -205,7 +205,7 @@ absl::Status RecoverySim::ToCoordd(int32_t w) {
 bool RecoverySim::OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool current) {
   // Who dies before it hears of it is a member all the same.
   if (message.has_membership()) members_[message.generation()][w] = message.membership().rank();
-  if (message.has_process_set_change()) NoteEnded(message);
+  if (message.has_process_set_change()) NoteChange(message);
   if (message.has_resumed()) ++resumed_;
   return current && workers_[static_cast<size_t>(w)].alive;
 }
@@ -291,10 +291,7 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
     } else if (const auto* defined = std::get_if<DefineProcessSet>(&effect)) {
       OnDefined(w, *defined);
     } else if (const auto* set = std::get_if<EndProcessSet>(&effect)) {
-      worker.sets.erase(ToInt(set->process_set));
-      worker.ended_sets.insert(ToInt(set->process_set));
-      std::erase_if(worker.to_submit_in_sets,
-                    [set](const auto& one) { return one.first == ToInt(set->process_set); });
+      OnEnded(w, *set);
     } else if (const auto* answer = std::get_if<ProcessSetAnswer>(&effect)) {
       COORDD_RETURN_IF_ERROR(OnAnswered(w, *answer));
     } else if (const auto* newcomers = std::get_if<NewcomersWait>(&effect)) {
@@ -331,7 +328,7 @@ absl::Status RecoverySim::OnLaunch(int32_t w, const LaunchBatch& launch) {
     batch.members = members_.at(worker.generation);
     if (set != 0)
       std::erase_if(batch.members,
-                    [of_set = WorkersOf(worker.generation, worker.sets.at(set))](
+                    [of_set = WorkersOf(worker.generation, RanksOf(worker, set))](
                         const auto& member) { return !of_set.contains(member.first); });
     if (found_[worker.generation].contains(set)) ++batches_in_found_sets_;
   }

@@ -83,6 +83,10 @@ class RecoverySim {
   int64_t evicted() const { return evicted_; }        // at once, or when their time was over
   int64_t found_sets() const { return found_sets_; }  // by workers that have entered a generation
   int64_t batches_in_found_sets() const { return batches_in_found_sets_; }
+  // Made by their members alone, and ended by them; heard of by who had asked an earlier coordd.
+  int64_t named_sets() const { return static_cast<int64_t>(named_sets_.size()); }
+  int64_t ended_named_sets() const { return ended_named_sets_; }
+  int64_t named_after_resume() const { return named_after_resume_; }
   int64_t cuts() const { return options_.cuts - cuts_left_; }
   int64_t newcomers() const { return options_.newcomers - newcomers_left_; }
   int64_t pauses() const { return options_.pauses - pauses_left_; }
@@ -221,9 +225,11 @@ class RecoverySim {
   absl::Status CheckFound(int32_t w, const std::map<int32_t, std::set<int32_t>>& found) const;
   std::set<int32_t> WorkersOf(int64_t generation, const std::vector<int32_t>& ranks) const;
   void OnDefined(int32_t w, const DefineProcessSet& set);
+  void OnEnded(int32_t w, const EndProcessSet& set);
+  const std::vector<int32_t>& RanksOf(const WorkerModel& worker, int32_t set) const;
   absl::Status OnFailed(int32_t w, const FailTensor& fail);
   absl::Status OnAnswered(int32_t w, const ProcessSetAnswer& answer);
-  void NoteEnded(const v1::CoordinatorMessage& message);
+  void NoteChange(const v1::CoordinatorMessage& message);
   static bool HasSetWork(const WorkerModel& worker) {
     return (!worker.to_ask.empty() && !worker.asks) || !worker.to_submit_in_sets.empty();
   }
@@ -296,6 +302,9 @@ class RecoverySim {
   // By generation: what the first worker that has entered it has found.
   std::map<int64_t, std::map<int32_t, std::vector<int32_t>>> found_;
   std::set<int32_t> ended_sets_;  // of whose end some worker has been told
+  // By generation, with which they end: sets that their members have made alone.
+  std::map<std::pair<int64_t, int32_t>, std::vector<int32_t>> named_sets_;
+  int64_t ended_named_sets_ = 0, named_after_resume_ = 0;
   int64_t found_sets_ = 0, batches_in_found_sets_ = 0;
   std::map<GlobalKey, Batch> batches_;
   // By name and instance: of which generation each worker got it.

@@ -12,6 +12,11 @@
 #include "worker/protocol/join_message.h"
 
 namespace coordd {
+namespace {
+
+constexpr int64_t kAddsNamed = 3, kEndsNamed = 4;  // tokens of requests
+
+}  // namespace
 
 // Of one that waits for its first generation.
 absl::Status RecoverySim::Begin(int32_t w, const v1::CoordinatorMessage& message) {
@@ -45,7 +50,7 @@ std::set<int32_t> RecoverySim::WorkersOf(int64_t generation,
 
 // All find the same. Each program then submits once in each set that it is in, asks for a set that
 // leaves out one rank, and, in every other generation, for the end of the first set that it has
-// found: all do the same.
+// found: all do the same. All but one rank then make a set alone, and mostly end it again.
 absl::Status RecoverySim::OnFound(int32_t w, int32_t size,
                                   const std::vector<DefineProcessSet>& sets) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
@@ -76,6 +81,15 @@ absl::Status RecoverySim::OnFound(int32_t w, int32_t size,
   if (size > 1) worker.to_ask.push_back({1, ProcessSetId{0}, std::move(but_one), deadline});
   if (worker.generation % 2 == 0 && !sets.empty())
     worker.to_ask.push_back({2, sets.front().process_set, {}, deadline});
+  std::vector<int32_t> alone;
+  bool is_one = false;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    if (rank == (worker.generation + 1) % size) continue;
+    alone.push_back(rank);
+    is_one = is_one || members_.at(worker.generation).at(w) == rank;
+  }
+  if (is_one)
+    worker.to_ask.push_back({kAddsNamed, ProcessSetId{0}, std::move(alone), deadline, {}, "named"});
   return absl::OkStatus();
 }
 
@@ -101,16 +115,45 @@ absl::Status RecoverySim::CheckFound(int32_t w,
   return absl::OkStatus();
 }
 
-void RecoverySim::NoteEnded(const v1::CoordinatorMessage& message) {
+void RecoverySim::NoteChange(const v1::CoordinatorMessage& message) {
   const v1::ProcessSetChange& change = message.process_set_change();
+  const std::pair<int64_t, int32_t> key{message.generation(), change.process_set()};
+  if (!change.ranks().empty()) {
+    // The number of a set of which nobody has heard may be that of another one later.
+    named_sets_.erase(key);
+    if (!change.name().empty()) named_sets_[key] = {change.ranks().begin(), change.ranks().end()};
+  }
+  if (!change.name().empty()) return;
   if (change.code() == 0 && change.ranks().empty()) ended_sets_.insert(change.process_set());
 }
 
 void RecoverySim::OnDefined(int32_t w, const DefineProcessSet& set) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   const int32_t number = ToInt(set.process_set);
-  worker.sets[number] = set.ranks;
+  if (named_sets_.contains({worker.generation, number})) {
+    named_after_resume_ += worker.has_resumed ? 1 : 0;
+  } else {
+    worker.sets[number] = set.ranks;
+  }
   if (set.member) worker.to_submit_in_sets.emplace_back(number, "added");
+}
+
+const std::vector<int32_t>& RecoverySim::RanksOf(const WorkerModel& worker, int32_t set) const {
+  const auto named = named_sets_.find({worker.generation, set});
+  return named == named_sets_.end() ? worker.sets.at(set) : named->second;
+}
+
+void RecoverySim::OnEnded(int32_t w, const EndProcessSet& set) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const int32_t number = ToInt(set.process_set);
+  std::erase_if(worker.to_submit_in_sets,
+                [number](const auto& one) { return one.first == number; });
+  if (named_sets_.contains({worker.generation, number})) {
+    ++ended_named_sets_;
+    return;
+  }
+  worker.sets.erase(number);
+  worker.ended_sets.insert(number);
 }
 
 absl::Status RecoverySim::DoSetWork(int32_t w) {
@@ -149,7 +192,11 @@ absl::Status RecoverySim::OnFailed(int32_t w, const FailTensor& fail) {
 }
 
 absl::Status RecoverySim::OnAnswered(int32_t w, const ProcessSetAnswer& answer) {
-  workers_[static_cast<size_t>(w)].asks = false;
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  worker.asks = false;
+  if (answer.token == kAddsNamed && answer.status.ok() && worker.generation % 4 != 3)
+    worker.to_ask.push_back(
+        {kEndsNamed, answer.process_set, {}, coordd_.now() + absl::Minutes(10)});
   // ABORTED: others were refused by a coordd that is gone.
   const bool passes = answer.status.ok() || absl::IsAborted(answer.status) ||
                       absl::IsAlreadyExists(answer.status) ||

@@ -17,6 +17,7 @@ constexpr uint64_t kSeedsToNotice = 300;
 struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
   int64_t found_sets = 0, batches_in_found_sets = 0;
+  int64_t named_sets = 0, ended_named_sets = 0, named_after_resume = 0;
   int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, failed = 0,
           evicted = 0, partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0,
           stale = 0, relays = 0;
@@ -39,6 +40,9 @@ Sums RunAll(const FaultSet& faults) {
     sums.changes += sim.changes();
     sums.found_sets += sim.found_sets();
     sums.batches_in_found_sets += sim.batches_in_found_sets();
+    sums.named_sets += sim.named_sets();
+    sums.ended_named_sets += sim.ended_named_sets();
+    sums.named_after_resume += sim.named_after_resume();
     sums.resumed += sim.resumed();
     sums.over += sim.over();
     sums.told_again += sim.told_again();
@@ -75,6 +79,8 @@ TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
   EXPECT_GT(sums.scheduled, static_cast<int64_t>(10 * kSeeds / 3));
   EXPECT_GT(sums.found_sets, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
+  EXPECT_GT(sums.named_sets, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.ended_named_sets, static_cast<int64_t>(kSeeds / 2));
   EXPECT_GT(sums.by_slot, static_cast<int64_t>(4 * kSeeds));
   EXPECT_GT(sums.by_slot_after_another, static_cast<int64_t>(kSeeds));
 }
@@ -91,6 +97,7 @@ TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
   EXPECT_GT(sums.store_seen_again, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.held, static_cast<int64_t>(kSeeds / 30));
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
+  EXPECT_GT(sums.named_after_resume, static_cast<int64_t>(kSeeds / 4));
 }
 
 TEST(RecoverySim, MembersMayChangeWhileCoorddDies) {

@@ -134,6 +134,14 @@ class Worker {
   // its number there, too, and those of its ranks that are left; with the last of them it ends.
   virtual absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
                                                      absl::Duration timeout) = 0;
+  // The same by the set's members alone, this rank among them, under a name of 1 to 256 bytes that
+  // they all give it; the other ranks hear nothing of it. It has an order with nothing else, may
+  // have the ranks of another set, and ends with its generation. ALREADY_EXISTS: a set has the
+  // name, or this rank is asking under it. UNIMPLEMENTED: coordd is older.
+  virtual absl::StatusOr<ProcessSetId> AddNamedProcessSet(const std::string& name,
+                                                          std::vector<int32_t> ranks,
+                                                          absl::Duration timeout) = 0;
+  // By whoever has made it: all ranks, or the members.
   virtual absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) = 0;
   // Members in their order; 0: all ranks. INVALID_ARGUMENT: there is no such set.
   virtual absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const = 0;

@@ -130,6 +130,7 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   place.state.session = membership.session();
   place.state.process_sets = sets;
   place.state.slots = membership.slots();
+  place.state.named_sets = membership.named_sets();
   return place;
 }
 

@@ -11,6 +11,17 @@
 #include "worker/execute/worker_errors.h"
 
 namespace coordd {
+namespace {
+
+v1::ProcessSetRequest WithdrawalOf(const v1::ProcessSetRequest& request) {
+  v1::ProcessSetRequest withdrawal;
+  withdrawal.set_request(request.request());
+  withdrawal.set_name(request.name());
+  withdrawal.set_withdrawn(true);
+  return withdrawal;
+}
+
+}  // namespace
 
 ProcessSetState::ProcessSetState(Rank self, int32_t size, const v1::ProcessSets& found)
     : self_(self), size_(size) {
@@ -24,21 +35,49 @@ ProcessSetState::ProcessSetState(Rank self, int32_t size, const v1::ProcessSets&
 std::vector<DefineProcessSet> ProcessSetState::AskedFor() const {
   std::vector<DefineProcessSet> sets;
   for (const auto& [id, set] : sets_)
-    if (!set.for_pair) sets.push_back({id, set.ranks, set.member, /*for_pair=*/false});
+    if (!set.for_pair && set.name.empty())
+      sets.push_back({id, set.ranks, set.member, /*for_pair=*/false});
   return sets;
+}
+
+std::string ProcessSetState::NameOf(const ProcessSetAsked& asked) const {
+  const auto ends = sets_.find(asked.remove);
+  return ends == sets_.end() ? asked.name : ends->second.name;
+}
+
+absl::Status ProcessSetState::CheckAsked(const ProcessSetAsked& asked) const {
+  const std::string name = NameOf(asked);
+  if (name.empty() || !named_.contains(name)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("process set ", name, ": this rank asks for it already and waits"));
 }
 
 v1::ProcessSetRequest ProcessSetState::Ask(ProcessSetAsked asked, absl::Time now) {
   v1::ProcessSetRequest message;
-  message.set_request(++last_request_);
+  const std::string name = NameOf(asked);
+  message.set_name(name);
+  if (name.empty()) message.set_request(++last_request_);
   message.set_remove(ToInt(asked.remove));
   message.mutable_ranks()->Assign(asked.ranks.begin(), asked.ranks.end());
-  const std::string what =
-      ToInt(asked.remove) != 0
-          ? absl::StrCat("the removal of process set ", ToInt(asked.remove))
-          : absl::StrCat("the process set of ranks [", absl::StrJoin(asked.ranks, ", "), "]");
-  requests_.emplace(last_request_, Request{asked.token, message, what, now, asked.deadline, {}});
+  const std::string called = name.empty() ? "" : absl::StrCat(" ", name);
+  const std::string what = ToInt(asked.remove) != 0
+                               ? absl::StrCat("the removal of process set ", ToInt(asked.remove))
+                               : absl::StrCat("the process set", called, " of ranks [",
+                                              absl::StrJoin(asked.ranks, ", "), "]");
+  Request request{asked.token, message, what, now, asked.deadline, {}};
+  if (name.empty()) {
+    requests_.emplace(last_request_, std::move(request));
+  } else {
+    named_.emplace(name, std::move(request));
+  }
   return message;
+}
+
+std::vector<ProcessSetState::Request*> ProcessSetState::Open() {
+  std::vector<Request*> open;
+  for (auto& [number, request] : requests_) open.push_back(&request);
+  for (auto& [name, request] : named_) open.push_back(&request);
+  return open;
 }
 
 absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
@@ -62,17 +101,29 @@ absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
   }
   // While this rank has joined it hears of what others have asked for in vain, as if it had asked.
   last_request_ = std::max(last_request_, change.request());
-  const auto request = requests_.find(change.request());
-  if (request == requests_.end()) return absl::OkStatus();
-  const absl::Status& withdrawn = request->second.withdrawn;
+  Answer(change, std::move(answer), out);
+  return absl::OkStatus();
+}
+
+void ProcessSetState::Answer(const v1::ProcessSetChange& change, absl::Status answer,
+                             std::vector<WorkerEffect>& out) {
+  const auto numbered = requests_.find(change.request());
+  const auto named = named_.find(change.name());
+  if (numbered == requests_.end() && named == named_.end()) return;
+  const Request& request = named == named_.end() ? numbered->second : named->second;
+  const absl::Status& withdrawn = request.withdrawn;
   if (!answer.ok() && !withdrawn.ok()) {
     // It was this rank that gave up: its own reason first, then what coordd knows.
     answer =
         absl::Status(withdrawn.code(), absl::StrCat(withdrawn.message(), "; ", answer.message()));
   }
-  out.push_back(ProcessSetAnswer{request->second.token, std::move(answer), id});
-  requests_.erase(request);
-  return absl::OkStatus();
+  out.push_back(
+      ProcessSetAnswer{request.token, std::move(answer), ProcessSetId{change.process_set()}});
+  if (named == named_.end()) {
+    requests_.erase(numbered);
+  } else {
+    named_.erase(named);
+  }
 }
 
 absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
@@ -81,7 +132,8 @@ absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
   Set set;
   set.ranks.assign(change.ranks().begin(), change.ranks().end());
   set.member = std::binary_search(set.ranks.begin(), set.ranks.end(), ToInt(self_));
-  set.for_pair = change.request() == 0;
+  set.for_pair = change.request() == 0 && change.name().empty();
+  set.name = change.name();
   const bool increasing = std::adjacent_find(set.ranks.begin(), set.ranks.end(),
                                              std::greater_equal<>()) == set.ranks.end();
   // Pairs are announced when their tensors are there: not in the order of their numbers.
@@ -101,24 +153,23 @@ absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
 absl::StatusOr<std::vector<v1::ProcessSetRequest>> ProcessSetState::Withdraw(absl::Time now,
                                                                              bool answerable) {
   std::vector<v1::ProcessSetRequest> messages;
-  for (auto& [number, request] : requests_) {
-    if (request.deadline > now) continue;
-    if (!request.withdrawn.ok() && !answerable) {
-      request.deadline = now + kWithdrawalAnswer;
+  for (Request* const request : Open()) {
+    if (request->deadline > now) continue;
+    if (!request->withdrawn.ok() && !answerable) {
+      request->deadline = now + kWithdrawalAnswer;
       continue;
     }
-    if (!request.withdrawn.ok()) {
+    if (!request->withdrawn.ok()) {
       return absl::UnavailableError(absl::StrCat("coordd did not answer the withdrawal of ",
-                                                 request.what, " within ",
+                                                 request->what, " within ",
                                                  SecondsText(kWithdrawalAnswer)));
     }
-    request.withdrawn = absl::DeadlineExceededError(
-        absl::StrCat(request.what, ": not every rank had asked for it ",
-                     SecondsText(now - request.asked_at), " after rank ", ToInt(self_)));
-    request.deadline = now + kWithdrawalAnswer;
-    messages.emplace_back();
-    messages.back().set_request(number);
-    messages.back().set_withdrawn(true);
+    const absl::string_view who = request->message.name().empty() ? "rank" : "member";
+    request->withdrawn = absl::DeadlineExceededError(
+        absl::StrCat(request->what, ": not every ", who, " had asked for it ",
+                     SecondsText(now - request->asked_at), " after rank ", ToInt(self_)));
+    request->deadline = now + kWithdrawalAnswer;
+    messages.push_back(WithdrawalOf(request->message));
   }
   return messages;
 }
@@ -126,16 +177,18 @@ absl::StatusOr<std::vector<v1::ProcessSetRequest>> ProcessSetState::Withdraw(abs
 absl::Time ProcessSetState::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [number, request] : requests_) next = std::min(next, request.deadline);
+  for (const auto& [name, request] : named_) next = std::min(next, request.deadline);
   return next;
 }
 
 void ProcessSetState::FailRequests(const absl::Status& why, std::vector<WorkerEffect>& out) {
-  for (auto& [number, request] : requests_) {
-    absl::Status named(why.code(), absl::StrCat(request.what, ": ", why.message()));
+  for (const Request* const request : Open()) {
+    absl::Status named(why.code(), absl::StrCat(request->what, ": ", why.message()));
     if (IsGenerationChanged(why)) named = GenerationChanged(std::move(named));
-    out.push_back(ProcessSetAnswer{request.token, std::move(named), ProcessSetId{}});
+    out.push_back(ProcessSetAnswer{request->token, std::move(named), ProcessSetId{}});
   }
   requests_.clear();
+  named_.clear();
 }
 
 absl::StatusOr<int64_t> ProcessSetState::AnsweredRequests() const {
@@ -148,13 +201,11 @@ absl::StatusOr<int64_t> ProcessSetState::AnsweredRequests() const {
 
 std::vector<v1::ProcessSetRequest> ProcessSetState::AskAnew(absl::Time now) {
   std::vector<v1::ProcessSetRequest> messages;
-  for (auto& [number, request] : requests_) {
-    messages.push_back(request.message);
-    if (request.withdrawn.ok()) continue;
-    request.deadline = now + kWithdrawalAnswer;
-    messages.emplace_back();
-    messages.back().set_request(number);
-    messages.back().set_withdrawn(true);
+  for (Request* const request : Open()) {
+    messages.push_back(request->message);
+    if (request->withdrawn.ok()) continue;
+    request->deadline = now + kWithdrawalAnswer;
+    messages.push_back(WithdrawalOf(request->message));
   }
   return messages;
 }
@@ -171,7 +222,9 @@ std::optional<v1::ProcessSetChange> ProcessSetState::Announced(ProcessSetId proc
   const Set& set = found->second;
   v1::ProcessSetChange change;
   change.set_process_set(ToInt(process_set));
-  change.set_request(set.for_pair ? 0 : 1);  // a pair is what nobody has asked for
+  // A pair is what nobody has asked for.
+  change.set_request(set.for_pair || !set.name.empty() ? 0 : 1);
+  change.set_name(set.name);
   change.mutable_ranks()->Assign(set.ranks.begin(), set.ranks.end());
   return change;
 }

@@ -23,14 +23,18 @@ namespace coordd {
 // Longer, and coordd counts as gone.
 inline constexpr absl::Duration kWithdrawalAnswer = absl::Seconds(5);
 
-// PURE; part of WorkerState. As with tensors, a request that is sent is not given up alone: coordd
+// PURE; part of WorkerState. Requests of all ranks have numbers, those of members alone the name of
+// their set. As with tensors, a request that is sent is not given up alone: coordd
 // may have granted it a moment ago. A withdrawal is a question, and coordd's answer is final.
 class ProcessSetState {
  public:
   // `found`: of the generation before. REQUIRES: it is valid (common/protocol/process_set_parts.h).
   ProcessSetState(Rank self, int32_t size, const v1::ProcessSets& found = {});
 
-  // The message that asks for it.
+  // The end of a set with a name is asked for under it, by its members alone.
+  // ALREADY_EXISTS: this rank waits for an answer under the name.
+  absl::Status CheckAsked(const ProcessSetAsked& asked) const;
+  // The message that asks for it. REQUIRES: CheckAsked is OK.
   v1::ProcessSetRequest Ask(ProcessSetAsked asked, absl::Time now);
 
   // Applies what coordd says. INTERNAL: it contradicts what was said before.
@@ -53,7 +57,6 @@ class ProcessSetState {
   bool HasRootOf(const TensorSpec& spec, ProcessSetId process_set) const {
     return !HasRoot(spec.kind) || Contains(process_set, spec.root_rank);
   }
-  bool has_requests() const { return !requests_.empty(); }
 
   // For another coordd (docs/design/recovery.md). Requests are answered up to this one, and none
   // behind it is; UNIMPLEMENTED: one behind it is, which cannot be said.
@@ -66,7 +69,7 @@ class ProcessSetState {
   std::vector<v1::ProcessSetChange> SetsOfFirstRank() const;
   bool IsFirstOf(ProcessSetId process_set) const;
 
-  // The process sets that the ranks have asked for.
+  // The process sets that all ranks have asked for: those with a name end with their generation.
   std::vector<DefineProcessSet> AskedFor() const;
 
  private:
@@ -74,6 +77,7 @@ class ProcessSetState {
     std::vector<int32_t> ranks;
     bool member = false;
     bool for_pair = false;
+    std::string name;
   };
   struct Request {
     int64_t token = 0;
@@ -85,6 +89,11 @@ class ProcessSetState {
   };
 
   absl::Status Define(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
+  std::string NameOf(const ProcessSetAsked& asked) const;
+  void Answer(const v1::ProcessSetChange& change, absl::Status answer,
+              std::vector<WorkerEffect>& out);
+  // All that are open: those with numbers first, in order.
+  std::vector<Request*> Open();
 
   Rank self_;
   int32_t size_;
@@ -92,6 +101,7 @@ class ProcessSetState {
   std::set<ProcessSetId> ended_;      // no number is used twice in a generation
   int64_t last_request_ = 0;
   std::map<int64_t, Request> requests_;
+  std::map<std::string, Request> named_;
 };
 
 }  // namespace coordd

@@ -40,6 +40,7 @@ struct ProcessSetAsked {
   std::vector<int32_t> ranks;  // of the new one, strictly increasing
   absl::Time deadline;
   Generation generation = {};  // for which; 0: whichever there is
+  std::string name = {};       // of a new one that its members make alone; empty: all ranks do
 };
 struct CoordinatorSaid {
   v1::CoordinatorMessage message;

@@ -65,6 +65,12 @@ void WorkerState::On(ProcessSetAsked& in, const WorkerTurn& turn) {
   if (refused.ok() && pending_.has_joined())
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
+  if (refused.ok() && !in.name.empty() && !options_.named_sets)
+    refused = absl::UnimplementedError(
+        absl::StrCat("process set ", in.name,
+                     ": this coordd is of a release that knows no process "
+                     "sets made by their members alone, expected a newer one"));
+  if (refused.ok()) refused = generation_.process_sets.CheckAsked(in);
   if (!refused.ok()) {
     turn.out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
     return;

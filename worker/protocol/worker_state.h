@@ -35,6 +35,7 @@ struct WorkerStateOptions {
   absl::Duration lease = absl::Seconds(10);
   int64_t received_sequence = 0;  // of the Membership, and of the sets behind it
   int64_t slots = 0;              // Membership.slots
+  bool named_sets = false;        // Membership.named_sets
   v1::ProcessSets process_sets;   // of the generation before. REQUIRES: valid
   OnFailure on_failure = OnFailure::kEnd;
 

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/protocol/protocol_bounds.h"
 #include "common/protocol/tensor_spec.h"
 #include "worker/execute/worker_errors.h"
 
@@ -161,6 +163,33 @@ absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const Submissio
   TensorBuffers& buffers = submission;
   return MakeJob(std::move(submission.spec), std::move(buffers), place, deadline, clock,
                  std::move(seat));
+}
+
+absl::Status CheckSetName(const std::string& name) {
+  if (name.empty() || static_cast<int64_t>(name.size()) > kMaxProcessSetNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a process set whose name has ", name.size(),
+                                                   " bytes, expected 1 to ",
+                                                   kMaxProcessSetNameBytes));
+  }
+  if (!IsUtf8(name)) return absl::InvalidArgumentError("a process set whose name is no UTF-8 text");
+  return absl::OkStatus();
+}
+
+absl::Status CheckNewSet(const std::string& name, const std::vector<int32_t>& ranks,
+                         const Placement& placement) {
+  const std::string list = absl::StrJoin(ranks, ", ");
+  const bool valid = !ranks.empty() && ranks.front() >= 0 && ranks.back() < placement.size &&
+                     std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
+  if (!valid) {
+    return absl::InvalidArgumentError(absl::StrCat("a process set of ranks [", list,
+                                                   "], expected different ranks of 0 to ",
+                                                   placement.size - 1));
+  }
+  if (name.empty() || std::binary_search(ranks.begin(), ranks.end(), placement.rank))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("process set ", name, " of ranks [", list, "]: rank ", placement.rank,
+                   " asks for it, expected one of these: its members alone make it"));
 }
 
 }  // namespace coordd

@@ -1,7 +1,10 @@
 // What a caller submits, checked on the caller's thread and made ready to travel.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -31,5 +34,11 @@ absl::StatusOr<TensorJob> MakeJob(SharedSpec spec, TensorBuffers buffers,
 absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
                                           absl::Time deadline, Clock& clock,
                                           std::shared_ptr<DriverSeat> seat = nullptr);
+
+// What a caller says of a process set that is to be made. INVALID_ARGUMENT.
+absl::Status CheckSetName(const std::string& name);
+// `ranks`: sorted. With a name this rank has to be among them.
+absl::Status CheckNewSet(const std::string& name, const std::vector<int32_t>& ranks,
+                         const Placement& placement);
 
 }  // namespace coordd

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/launch/host_identity.h"
@@ -412,20 +411,26 @@ absl::StatusOr<ProcessSetId> WorkerImpl::AskForProcessSet(ProcessSetAsked asked)
   return absl::ResourceExhaustedError("the queue of calls stayed full until the deadline");
 }
 
+absl::StatusOr<ProcessSetId> WorkerImpl::AskForNewSet(const std::string& name,
+                                                      std::vector<int32_t> ranks,
+                                                      absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  std::sort(ranks.begin(), ranks.end());
+  COORDD_RETURN_IF_ERROR(CheckNewSet(name, ranks, view->placement));
+  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout, clock_.Now()),
+                           view->placement.generation, name});
+}
+
 absl::StatusOr<ProcessSetId> WorkerImpl::AddProcessSet(std::vector<int32_t> ranks,
                                                        absl::Duration timeout) {
-  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
-  const Placement& placement = view->placement;
-  std::sort(ranks.begin(), ranks.end());
-  const bool valid = !ranks.empty() && ranks.front() >= 0 && ranks.back() < placement.size &&
-                     std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
-  if (!valid) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a process set of ranks [", absl::StrJoin(ranks, ", "),
-                     "], expected different ranks of 0 to ", placement.size - 1));
-  }
-  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout, clock_.Now()),
-                           placement.generation});
+  return AskForNewSet("", std::move(ranks), timeout);
+}
+
+absl::StatusOr<ProcessSetId> WorkerImpl::AddNamedProcessSet(const std::string& name,
+                                                            std::vector<int32_t> ranks,
+                                                            absl::Duration timeout) {
+  COORDD_RETURN_IF_ERROR(CheckSetName(name));
+  return AskForNewSet(name, std::move(ranks), timeout);
 }
 
 absl::Status WorkerImpl::RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) {

@@ -75,6 +75,9 @@ class WorkerImpl final : public Worker {
                                                                  absl::Duration timeout) override;
   absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
                                              absl::Duration timeout) override;
+  absl::StatusOr<ProcessSetId> AddNamedProcessSet(const std::string& name,
+                                                  std::vector<int32_t> ranks,
+                                                  absl::Duration timeout) override;
   absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) override;
   absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const override;
   std::vector<ProcessSetId> ProcessSets() const override;
@@ -142,6 +145,9 @@ class WorkerImpl final : public Worker {
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(const View& view, ProcessSetId process_set) const;
   absl::StatusOr<ProcessSetId> AskForProcessSet(ProcessSetAsked asked);
+  // `name`: empty: of all ranks.
+  absl::StatusOr<ProcessSetId> AskForNewSet(const std::string& name, std::vector<int32_t> ranks,
+                                            absl::Duration timeout);
   // Comms of what callers know or will know end with this.
   void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With that, and what follows it.

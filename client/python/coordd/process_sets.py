@@ -11,7 +11,7 @@ In an elastic job a set goes on with those of its ranks that are left; when none
 Ranks in arguments (a broadcast's root) are always ranks in the job, also inside a set.
 """
 
-from ctypes import byref, c_int32, c_size_t
+from ctypes import byref, c_double, c_int32, c_size_t
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from coordd import _library, _native, _running
@@ -86,15 +86,19 @@ global_process_set = ProcessSet([])  # all ranks; its list of ranks is filled by
 global_process_set.process_set_id = 0
 
 _registered: Dict[int, List[ProcessSet]] = {0: [global_process_set]}
+_named: Set[int] = set()  # numbers of those that their members have made alone
 _survived: Set[int] = set()  # numbers of those of the membership before, which may be added once more
 
 
-def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+def add_process_set(process_set: Union[ProcessSet, Sequence[int]], *, name: Optional[str] = None) -> ProcessSet:
     """Registers a set while the job runs. Collective: every rank of the job calls it, member or not, with the same ranks
     and in the same order as its other additions and removals; blocks until all have. Returns the set.
 
     Sets outlive a change of members, with those of their ranks that are left. A program that adds them anew all the same is
     given the set that there is, once after each change.
+
+    name: the members alone call it, all with this name, and remove_process_set() likewise; in no order with other additions.
+          There may be another set of the same ranks. It ends when the members of the job change.
 
     ValueError: a rank that does not exist, or a set of these ranks is there already. HorovodInternalError: ranks disagree,
     or coordd is not initialised.
@@ -108,15 +112,28 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     if not ranks or ranks[-1] >= size:
         raise InvalidArgumentError(f"a process set's ranks are {ranks}: expected one or more of the job's "
                                    f"ranks, 0 to {size - 1}", "INVALID_ARGUMENT")
+    if name is not None:
+        return _bind(process_set, _add_members(own, name, ranks))
     for number in sorted(_survived):
         if _registered[number][0]._members() == ranks:
             _survived.remove(number)
             return _bind(process_set, number)
     for number, known in _registered.items():
-        if known[0]._members() == ranks:
+        if known[0]._members() == ranks and number not in _named:
             raise InvalidArgumentError(f"a process set of the ranks {ranks} is registered already, with "
                                        f"number {number}", "ALREADY_EXISTS")
     return _bind(process_set, own.add_process_set(ranks, ADD_TIMEOUT_S))
+
+
+def _add_members(own: _native.Worker, name: str, ranks: List[int]) -> int:
+    number = c_int32()
+    function = _library.library().function("coordd_process_set_add_members")
+    status = function(own.pointer, name.encode(), (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(ADD_TIMEOUT_S),
+                      byref(number))
+    if status != 0:
+        raise _native.call_error(status)
+    _named.add(number.value)
+    return number.value
 
 
 def _bind(process_set: ProcessSet, number: int) -> ProcessSet:
@@ -145,6 +162,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def _unregister(number: int) -> None:
     _survived.discard(number)
+    _named.discard(number)
     for one in _registered.pop(number):
         one.process_set_id = None
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordd/coordd.hpp"
+#include "coordd/process_sets.hpp"
 
 namespace {
 
@@ -98,6 +99,15 @@ void TestSomeRanks(coordd::Worker& worker) {
   CHECK(worker.Join() < size);
 }
 
+void TestSetsOfMembersAlone(coordd::Worker& worker) {
+  const std::vector<int32_t> own = {worker.rank()};
+  const int set = coordd::AddProcessSetOfMembers(worker, "own " + std::to_string(worker.rank()),
+                                                 own, std::chrono::seconds(10));
+  CHECK(worker.ProcessSetRanks(set) == own);
+  worker.RemoveProcessSet(set, std::chrono::seconds(10));
+  CHECK(coordd::TryAddProcessSetOfMembers(worker, "", own).code() == COORDD_INVALID_ARGUMENT);
+}
+
 void TestErrors(coordd::Worker& worker) {
   std::vector<float> value = {1};
   coordd::Expected<coordd::Work> refused =
@@ -129,6 +139,7 @@ int main() {
     TestReductions(worker);
     TestMoves(worker);
     TestSomeRanks(worker);
+    TestSetsOfMembersAlone(worker);
     TestErrors(worker);
     coordd::Worker moved = std::move(worker);
     CHECK(moved.status().ok() && worker.handle() == nullptr);

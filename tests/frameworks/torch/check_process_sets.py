@@ -124,3 +124,21 @@ def check_static_sets():
     expect_error(ValueError, lambda: hvd.init(comm=comm, process_sets=[[0, 1]]), "list of ProcessSet")
     hvd.init(comm=comm, process_sets="dynamic")
     hvd.remove_process_set(hvd.add_process_set([0]))
+
+
+@on_sizes(3, 4)
+def check_sets_that_their_members_make_alone():
+    if hvd.rank() < 2:
+        first = hvd.add_process_set([0, 1], name="first")
+        second = hvd.add_process_set([1, 0], name="second")
+        assert first.process_set_id != second.process_set_id and first.ranks == [0, 1] and first.included()
+        for one in (first, second):
+            expect(hvd.allreduce(torch.full((2,), float(hvd.rank())), op=hvd.Sum, process_set=one), torch.ones(2))
+        expect_error(ValueError, lambda: hvd.add_process_set([0, 1], name="first"), "has the name first already")
+        assert hvd.remove_process_set(first) is True
+        assert process_sets.process_sets() == [hvd.global_process_set, second]
+    else:
+        expect_error(ValueError, lambda: hvd.add_process_set([0, 1], name="first"), "its members alone make it")
+    everyone = hvd.add_process_set([0, 1])  # of all ranks' requests: nothing of that was in their order
+    if everyone.included():
+        expect(hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=everyone), torch.full((2,), 2.0))

@@ -230,9 +230,10 @@ TEST_F(ProcessSetRequestsTest, ARankThatDoesNotAskIsNamedAndEndsIt) {
   ASSERT_THAT(Request(2, 1, kAdd01), IsOk());
   EXPECT_EQ(requests_.NextStall(warning, abort), kStart + warning);
   EXPECT_THAT(requests_.NewlyStalled(kStart + absl::Seconds(9), warning), IsEmpty());
-  EXPECT_THAT(requests_.NewlyStalled(kStart + warning, warning),
-              ElementsAre(AllOf(Field(&PendingRequest::what, "add [0, 1]"),
-                                Field(&PendingRequest::missing, Ranks({1})))));
+  EXPECT_THAT(
+      requests_.NewlyStalled(kStart + warning, warning),
+      ElementsAre(AllOf(Field(&PendingRequest::title, "process set request 1 to add [0, 1]"),
+                        Field(&PendingRequest::missing, Ranks({1})))));
   EXPECT_THAT(requests_.NewlyStalled(kStart + warning, warning), IsEmpty()) << "told once";
   EXPECT_EQ(requests_.NextStall(warning, abort), kStart + abort);
   requests_.Forgive(absl::Seconds(1));

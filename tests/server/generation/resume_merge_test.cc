@@ -94,6 +94,34 @@ TEST_F(ResumeMergeTest, ARemovalThatAMemberHasHeardIsToldWithWhatPrecedesIt) {
 }
 
 // It was answered anew once already: rank 2 heard of it before the others, at an earlier position.
+TEST_F(ResumeMergeTest, TheEndOfANamedSetIsToldToTheMemberThatHasNotHeardIt) {
+  v1::ProcessSetChange& set = *reports_[0].report.mutable_process_sets(0);
+  set.set_request(0);
+  set.set_name("tp");
+  v1::CoordinatorMessage removed = At(kRemoved);
+  removed.mutable_process_set_change()->set_name("tp");
+  removed.mutable_process_set_change()->set_process_set(1);
+  Hears(0, removed, /*to=*/1);
+  const auto merged = MergeReports(reports_);
+  ASSERT_THAT(merged, IsOk());
+  EXPECT_THAT(merged->missed[0], IsEmpty());
+  EXPECT_THAT(merged->missed[1], SizeIs(1)) << "its numbered requests say nothing of it";
+  EXPECT_THAT(merged->missed[2], IsEmpty());
+  EXPECT_THAT(merged->removals, IsEmpty());
+  EXPECT_THAT(merged->sets, SizeIs(1)) << "that of all ranks";
+}
+
+TEST_F(ResumeMergeTest, ANamedSetIsRestoredWithItsName) {
+  v1::ProcessSetChange& set = *reports_[0].report.mutable_process_sets(0);
+  set.set_request(0);
+  set.set_name("tp");
+  const auto merged = MergeReports(reports_);
+  ASSERT_THAT(merged, IsOk());
+  ASSERT_THAT(merged->sets, SizeIs(2));
+  EXPECT_EQ(merged->sets[1].name, "tp");
+  EXPECT_FALSE(merged->sets[1].is_pair);
+}
+
 TEST_F(ResumeMergeTest, NobodyIsToldOfARemovalTwice) {
   reports_[2].report.set_answered_requests(2);
   HearsOfTheRemoval(0);

@@ -30,7 +30,7 @@ struct FuzzCounts {
   int64_t planned = 0;               // batches; and which of them
   int64_t in_sets = 0, for_joined = 0, joins = 0, by_slot = 0, by_slot_in_sets = 0;
   int64_t by_slot_after_another = 0;  // in a generation that follows another one
-  int64_t sets_added = 0;
+  int64_t sets_added = 0, named_added = 0, named_ended = 0, named_refused = 0;
   int64_t reported_by_slot = 0, slots_forgotten = 0;
   int64_t schedules = 0, on_devices = 0, cuts = 0, staged = 0;
   int64_t shared = 0;  // messages of several sessions at once
@@ -46,6 +46,9 @@ struct FuzzCounts {
     by_slot_in_sets += more.by_slot_in_sets;
     by_slot_after_another += more.by_slot_after_another;
     sets_added += more.sets_added;
+    named_added += more.named_added;
+    named_ended += more.named_ended;
+    named_refused += more.named_refused;
     reported_by_slot += more.reported_by_slot;
     slots_forgotten += more.slots_forgotten;
     schedules += more.schedules;
@@ -266,7 +269,17 @@ class Fuzz {
     return absl::OkStatus();
   }
 
+  absl::Status AskForNamedSet() {
+    const uint64_t number = Below(4);
+    for (SessionId session : SomeSenders()) {
+      absl::Status status = SendFrom(session, messages_.NamedSetRequest(number, KnownTo(session)));
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status AskForSet() {
+    if (Below(2) == 0) return AskForNamedSet();
     for (SessionId session : SomeSenders()) {
       KnownWorker& sender = KnownTo(session);
       const v1::WorkerMessage message = messages_.SetRequest(sender);
@@ -323,7 +336,7 @@ class Fuzz {
       const v1::CoordinatorMessage& message = *deliver->message;
       for (const v1::FusedBatch& batch : message.plan().batches())
         Count(batch, deliver->to.front());
-      if (message.process_set_change().ranks_size() > 0) ++counts_.sets_added;
+      Count(message.process_set_change());
       if (message.has_cut()) ++counts_.cuts;
       if (message.has_schedule()) Count(message.schedule());
       for (SessionId to : deliver->to) Hear(to, deliver->message);
@@ -340,6 +353,11 @@ class Fuzz {
     // Ranks that have joined hear of requests that they have not made.
     known->second.requests =
         std::max(known->second.requests, message->process_set_change().request());
+    if (const v1::ProcessSetChange& change = message->process_set_change();
+        !change.name().empty()) {
+      known->second.by_name.erase(change.name());
+      if (!change.ranks().empty()) known->second.by_name[change.name()] = change.process_set();
+    }
     if (message->has_abort()) known->second.owes_report = message->abort().reforms();
     HearOfSchedule(known->second.schedules, *message);
   }
@@ -358,12 +376,23 @@ class Fuzz {
     if (++known.generations > 1) ++counts_.reformed;
     known.generation = Generation{message.generation()};
     known.requests = 0;
+    known.by_name.clear();
     known.schedules.clear();
     known.owes_report = false;
     known.rank = message.membership().rank();
     known.size = message.membership().size();
     known.slots.Begin(message.membership().slots());
     ++counts_.formed;
+  }
+
+  void Count(const v1::ProcessSetChange& change) {
+    if (change.ranks_size() > 0) ++counts_.sets_added;
+    if (change.name().empty()) return;
+    if (change.code() != 0) {
+      ++counts_.named_refused;
+    } else {
+      ++(change.ranks_size() > 0 ? counts_.named_added : counts_.named_ended);
+    }
   }
 
   void Count(const v1::Schedule& schedule) {
@@ -419,6 +448,9 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   EXPECT_GT(all.reformed, Histories(80));
   EXPECT_GT(all.planned, Histories(10000));
   EXPECT_GT(all.sets_added, Histories(400));
+  EXPECT_GT(all.named_added, Histories(400));
+  EXPECT_GT(all.named_ended, Histories(100));
+  EXPECT_GT(all.named_refused, Histories(100));
   EXPECT_GT(all.in_sets, Histories(400));
   EXPECT_GT(all.for_joined, Histories(600));
   EXPECT_GT(all.joins, Histories(1000));

@@ -197,6 +197,16 @@ TEST(ValidateMessage, BoundsARequestForAProcessSet) {
   request.set_request(0);
   EXPECT_THAT(ValidateProcessSetRequest(request),
               StatusIs(Code::kInvalidArgument, HasSubstr("request: 0, expected at least 1")));
+  request.set_name("tp");
+  EXPECT_THAT(ValidateProcessSetRequest(request), IsOk());
+  request.set_request(1);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("request: 1, expected 0 beside a name")));
+  request.set_request(0);
+  request.set_name(std::string(257, 'x'));
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("name")));
+  request.clear_name();
   request.set_request(1);
   for (int32_t i = 0; i < (1 << 17) + 1; ++i) request.add_ranks(i);
   EXPECT_THAT(ValidateProcessSetRequest(request),

@@ -49,8 +49,9 @@ std::string ToText(const v1::CollectivePlan& plan) {
 }
 
 std::string ToText(const v1::ProcessSetChange& change) {
-  const std::string request =
-      change.request() == 0 ? "pair" : absl::StrCat("request ", change.request());
+  const std::string request = !change.name().empty()  ? absl::StrCat("named ", change.name())
+                              : change.request() == 0 ? "pair"
+                                                      : absl::StrCat("request ", change.request());
   if (change.code() != 0) {
     return absl::StrCat(request, " ",
                         absl::StatusCodeToString(static_cast<absl::StatusCode>(change.code())), " ",

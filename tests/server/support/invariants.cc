@@ -196,6 +196,7 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
       member.open[tensor].Forget();
   }
   const v1::ProcessSetRequest& request = message.process_set_request();
+  if (!request.name().empty() && !request.withdrawn()) member.open_names.insert(request.name());
   if (request.request() == member.last_request + 1 && !request.withdrawn()) {
     member.open_requests.insert(++member.last_request);
   }
@@ -379,7 +380,7 @@ absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generati
     return Broken("batch ", batch.sequence(), " has specs of other tensors");
   }
   const bool has_joined = member.has_joined();
-  const bool is_pair = lane != 0 && generation.sets.at(lane).request == 0;
+  const bool is_pair = lane != 0 && generation.sets.at(lane).is_pair();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string& name = tensors[i];
     const int index = static_cast<int>(i);

@@ -84,7 +84,8 @@ class HistoryChecker {
     }
     int64_t last_request = 0;  // for a process set
     std::set<int64_t> open_requests;
-    std::set<int32_t> sets = {0};  // announced to it and not ended
+    std::set<std::string> open_names;  // of sets that their members make alone
+    std::set<int32_t> sets = {0};      // announced to it and not ended
     std::map<int64_t, std::vector<std::pair<int32_t, std::string>>> schedules;  // tensors, by id
     bool awaits_sets = false;  // of the generation before, nothing else
     size_t found_sets = 0;
@@ -95,9 +96,11 @@ class HistoryChecker {
   using SlotNames = std::map<std::pair<int32_t, int64_t>, std::string>;  // by set and number
   struct SetRecord {
     std::vector<int32_t> ranks;
-    int64_t request = 0;  // 0: a pair
+    int64_t request = 0;  // 0: a pair, or one with a name
     bool ended = false;
     int64_t ended_at = 0;  // position of the word
+    std::string name = {};
+    bool is_pair() const { return request == 0 && name.empty(); }
     bool operator==(const SetRecord&) const = default;
   };
   struct Said {

@@ -60,7 +60,11 @@ void HistoryChecker::ForgetUnheard(const GenerationId& id) {
   auto add = [&](const v1::ProcessSetChange& change) {
     if (change.ranks().empty()) return;
     reported.insert(change.process_set());
-    sets[change.process_set()] = {{change.ranks().begin(), change.ranks().end()}, change.request()};
+    sets[change.process_set()] = {{change.ranks().begin(), change.ranks().end()},
+                                  change.request(),
+                                  /*ended=*/false,
+                                  0,
+                                  change.name()};
   };
   for (const auto& [number, ranks] : generation.found_sets) sets[number] = {ranks, /*request=*/1};
   for (const auto& [session, member] : sessions_) {

@@ -11,6 +11,10 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
   GenerationRecord& generation = generations_[{member.job, member.generation}];
   if (generation.ended) return Broken("a process set in a generation that has ended");
   const int64_t request = change.request();
+  if (!change.name().empty() && (request != 0 || member.open_names.erase(change.name()) == 0)) {
+    return Broken("an answer about process set ", change.name(), ", which rank ", member.rank,
+                  " does not wait for");
+  }
   if (request != 0) {
     // A rank that has joined hears of what others ask for and cannot have, as if it had asked too.
     const bool for_joined =
@@ -47,18 +51,22 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
     if (known == generation.sets.end()) return Broken("the end of an unknown process set ", set);
     const std::vector<int32_t>& ranks = known->second.ranks;
     const bool was_in = std::find(ranks.begin(), ranks.end(), member.rank) != ranks.end();
+    if (known->second.name != change.name() || (!was_in && !change.name().empty()))
+      return Broken("the end of process set ", set, " is told to others than its addition");
     known->second.ended = true;
     known->second.ended_at = member.position;
     if (was_in && member.sets.erase(set) == 0) return Broken("process set ", set, " ends twice");
     return absl::OkStatus();
   }
-  const SetRecord record{{change.ranks().begin(), change.ranks().end()}, request};
+  const SetRecord record{
+      {change.ranks().begin(), change.ranks().end()}, request, /*ended=*/false, 0, change.name()};
   const auto [it, is_new] = generation.sets.try_emplace(set, record);
   if (set <= generation.last_found_set || it->second.ended || it->second != record)
     return Broken("process set ", set, " is announced twice");
   const bool is_in =
       std::find(record.ranks.begin(), record.ranks.end(), member.rank) != record.ranks.end();
-  if (request == 0 && (!is_in || record.ranks.size() != 2)) return Broken("a pair of others");
+  if (record.is_pair() && (!is_in || record.ranks.size() != 2)) return Broken("a pair of others");
+  if (!record.name.empty() && !is_in) return Broken("a set that others have made alone");
   if (is_in && !member.sets.insert(set).second) {
     return Broken("process set ", set, " is announced twice");
   }

@@ -308,6 +308,17 @@ TEST_F(HistoryCheckerTest, SeesAPairToldToOthers) {
   EXPECT_THAT(Sends({To({kB}, Change(0, 2, {0, 2}))}), Red("a pair of others"));
 }
 
+TEST_F(HistoryCheckerTest, SeesWhatIsToldOfANamedSetThatTheRankHasNotAskedFor) {
+  Form();
+  v1::CoordinatorMessage named = Change(0, 1, {0, 1});
+  named.mutable_process_set_change()->set_name("tp");
+  v1::WorkerMessage asks = MessageOf(kFirstEpoch, Generation{1});
+  asks.mutable_process_set_request()->set_name("tp");
+  checker_.Saw(SessionMessage{SessionId{kA}, asks});
+  EXPECT_THAT(Sends({To({kA}, named)}), IsOk());
+  EXPECT_THAT(Sends({To({kB}, named)}), Red("does not wait for"));
+}
+
 TEST_F(HistoryCheckerTest, LetsOnlyARankThatHasJoinedTakePartUnasked) {
   Form();
   v1::CoordinatorMessage plan = Plan(1, "a");

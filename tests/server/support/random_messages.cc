@@ -229,6 +229,32 @@ v1::WorkerMessage RandomMessages::SetRequest(const KnownWorker& sender) {
   return message;
 }
 
+// The members of a set follow from its name, most of the time. A rank that waits for an answer does
+// not ask under the name again, since that breaks the protocol.
+v1::WorkerMessage RandomMessages::NamedSetRequest(uint64_t number, KnownWorker& sender) {
+  v1::WorkerMessage message;
+  v1::ProcessSetRequest* request = message.mutable_process_set_request();
+  const std::string name = absl::StrCat("named", number % 4);
+  request->set_name(name);
+  const bool is_odd = Below(40) == 0;
+  for (int32_t rank = 0; rank < sender.size; ++rank) {
+    if ((number + static_cast<uint64_t>(rank)) % 3 != 0 || (is_odd && rank == 0))
+      request->add_ranks(rank);
+  }
+  const auto known = sender.by_name.find(name);
+  if (known == sender.by_name.end()) {
+    sender.by_name[name] = 0;
+  } else if (known->second != 0 && !is_odd) {
+    request->clear_ranks();
+    request->set_remove(known->second);
+    known->second = 0;
+  } else {
+    request->clear_ranks();
+    request->set_withdrawn(true);  // of nothing, perhaps
+  }
+  return message;
+}
+
 Inbound RandomMessages::Call(CallId call) {
   if (Below(8) == 0) return CallCancelled{CallId{static_cast<int64_t>(Below(20))}};
   if (Below(8) == 0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "common/base/random.h"
@@ -20,7 +21,8 @@ struct KnownWorker {
   int64_t generations = 0;  // how many it has been in
   int32_t rank = 0;
   int32_t size = 1;
-  int64_t requests = 0;  // for process sets
+  int64_t requests = 0;                    // for process sets
+  std::map<std::string, int32_t> by_name;  // those that it has asked for; 0: no answer yet
   bool owes_report = false;
   struct Schedule {
     int64_t id = 0;
@@ -46,6 +48,8 @@ class RandomMessages {
   v1::WorkerMessage ReadyOne(uint64_t number, int32_t set, KnownWorker& sender);
   v1::WorkerMessage JoinTensor();
   v1::WorkerMessage SetRequest(const KnownWorker& sender);
+  // For a set that its members make, or end, alone; `number`: the same on all ranks.
+  v1::WorkerMessage NamedSetRequest(uint64_t number, KnownWorker& sender);
   // Of an operator, a launcher or a store's client; `call`: its number.
   Inbound Call(CallId call);
   // Most often the set of all; sometimes one that is not there.

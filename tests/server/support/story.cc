@@ -352,8 +352,9 @@ void Story::RequestSet(const Command& command) {
   Session& session = SessionOf(command);
   const std::string what = command.words.size() > 1 ? command.words[1] : "";
   const bool withdrawn = command.named.contains("withdrawn");
-  if (!withdrawn) ++session.requests;
-  request->set_request(command.Number("request", session.requests));
+  request->set_name(command.Get("name", ""));
+  if (!withdrawn && request->name().empty()) ++session.requests;
+  request->set_request(request->name().empty() ? command.Number("request", session.requests) : 0);
   request->set_withdrawn(withdrawn);
   if (command.verb == "removeset") {
     request->set_remove(static_cast<int32_t>(NumberOf(what)));

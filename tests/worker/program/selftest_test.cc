@@ -118,6 +118,10 @@ class SpoilingWorker final : public Worker {
   absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t>, absl::Duration) override {
     return ProcessSetId{++process_sets_};
   }
+  absl::StatusOr<ProcessSetId> AddNamedProcessSet(const std::string&, std::vector<int32_t>,
+                                                  absl::Duration) override {
+    return ProcessSetId{1};
+  }
   absl::Status RemoveProcessSet(ProcessSetId, absl::Duration) override { return absl::OkStatus(); }
   absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId) const override {
     return std::vector<int32_t>{0};

@@ -94,10 +94,23 @@ class Member {
     change.mutable_ranks()->Assign(ranks.begin(), ranks.end());
     Say(std::move(message));
   }
-  void RefuseSet(int64_t request, absl::StatusCode code, const std::string& text) {
+  // What coordd says of a set that its members make alone; no ranks: it has ended.
+  void ChangeNamed(const std::string& name, int32_t set, const std::vector<int32_t>& ranks,
+                   int64_t position = 0) {
+    v1::CoordinatorMessage message = Message();
+    message.set_position(position);
+    v1::ProcessSetChange& change = *message.mutable_process_set_change();
+    change.set_name(name);
+    change.set_process_set(set);
+    change.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    Say(std::move(message));
+  }
+  void RefuseSet(int64_t request, absl::StatusCode code, const std::string& text,
+                 const std::string& name = "") {
     v1::CoordinatorMessage message = Message();
     v1::ProcessSetChange& change = *message.mutable_process_set_change();
     change.set_request(request);
+    change.set_name(name);
     change.set_code(static_cast<int>(code));
     change.set_message(text);
     Say(std::move(message));
