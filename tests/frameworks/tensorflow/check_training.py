@@ -119,7 +119,7 @@ def check_accumulation_reduces_once_per_update():
 
 def check_the_optimizer_stays_the_same():
     optimizer = keras.optimizers.Adam(0.5)
-    variable = keras.Variable(numpy.ones(2))
+    variable = keras.Variable(numpy.ones(2, "float32"))
     optimizer.apply([tf.ones([2])], [variable])
     distributed = hvd.DistributedOptimizer(optimizer)
     assert distributed is optimizer and isinstance(distributed, keras.optimizers.Adam) and int(optimizer.iterations) == 1
@@ -129,12 +129,12 @@ def check_the_optimizer_stays_the_same():
 
 
 def check_local_variables_and_sums():
-    variables = [keras.Variable(numpy.zeros(1)), keras.Variable(numpy.zeros(1))]
+    variables = [keras.Variable(numpy.zeros(1, "float32")), keras.Variable(numpy.zeros(1, "float32"))]
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
     optimizer.register_local_var(variables[1])
     optimizer.apply([tf.ones([1]), tf.ones([1])], variables)
     assert numpy.allclose(variables[0], -hvd.size()) and numpy.allclose(variables[1], -1.0 / hvd.size())
-    summed = keras.Variable(numpy.zeros(1))
+    summed = keras.Variable(numpy.zeros(1, "float32"))
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
     optimizer.build([summed])
     for _ in range(2):

@@ -27,7 +27,7 @@ except ImportError as missing:
 
 import coordd.tensorflow as hvd  # noqa: E402
 
-PATIENCE_S = float(os.environ.get("COORDD_TEST_PATIENCE_S", "240"))
+PATIENCE_S = float(os.environ.get("COORDD_TEST_PATIENCE_S", "840"))
 
 
 def on_sizes(*sizes):

@@ -21,12 +21,9 @@ else:
         from coordd.torch import grouped_allreduce
         from coordd.torch.compression import Compression as Compression  # type: ignore[assignment]
     elif BACKEND == "jax":
-        import jax
-
-        from coordd.jax import Compression as Compression, grouped_allreduce  # type: ignore[assignment]
-        ERRORS = (jax.errors.JaxRuntimeError,)
+        raise ImportError("coordd.keras: this version of coordd serves Keras on TensorFlow and torch, not on JAX")
     else:
-        raise ImportError(f"coordd.keras: Keras runs on the backend {BACKEND}, expected tensorflow, jax or torch")
+        raise ImportError(f"coordd.keras: Keras runs on the backend {BACKEND}, expected tensorflow or torch")
 
     def key_of(variable) -> int:
         return id(variable)

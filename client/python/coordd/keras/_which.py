@@ -3,7 +3,9 @@
 
 import importlib
 import os
+from typing import Any
 
+keras: Any
 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
     keras = importlib.import_module("tf_keras")
 else:

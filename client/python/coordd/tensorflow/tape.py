@@ -56,7 +56,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", d
     tape._coordd_options = checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                            process_set, scale_local_gradients)
     tape._coordd_local = set()
-    tape.__class__ = _distributed_class(type(gradtape))
+    tape.__class__ = _distributed_class(type(gradtape))  # type: ignore[arg-type]
     return tape
 
 

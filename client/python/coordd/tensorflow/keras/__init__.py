@@ -3,9 +3,8 @@
 from coordd.keras import *  # noqa: F401,F403
 from coordd.keras import __all__ as _names
 from coordd.keras._which import BACKEND as _backend
-from coordd.tensorflow.keras import callbacks as callbacks, elastic as elastic
 
 if _backend != "tensorflow":
-    raise ImportError(f"coordd.tensorflow.keras: Keras runs on the backend {_backend}, expected tensorflow; coordd.keras serves all")
+    raise ImportError(f"coordd.tensorflow.keras: Keras runs on the backend {_backend}, expected tensorflow; coordd.keras serves torch, too")
 
 __all__ = [*_names]
