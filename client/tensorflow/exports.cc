@@ -6,6 +6,7 @@
 #include "client/tensorflow/self_check.h"
 #include "client/tensorflow/tf_api.h"
 #include "client/tensorflow/xla_call.h"
+#include "client/tensorflow/xla_ffi.h"
 
 namespace {
 
@@ -51,6 +52,12 @@ COORDD_TF_EXPORT int coordd_tensorflow_finish_self_check(double timeout_seconds)
 // 1: XLA knows the custom call; 0: it cannot.
 COORDD_TF_EXPORT int coordd_tensorflow_register_xla() {
   return coordd::tensorflow::RegisterXlaCall() ? 1 : 0;
+}
+
+// What jax.ffi.register_ffi_target() is given: needs no TensorFlow.
+COORDD_TF_EXPORT coordd::tensorflow::FfiError* coordd_tensorflow_ffi(
+    coordd::tensorflow::FfiCall* call) {
+  return coordd::tensorflow::HandleFfiCall(call);
 }
 
 }  // extern "C"

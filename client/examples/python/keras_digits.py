@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small network of Keras 3 on handwritten digits. What coordd adds is marked 1 to 4.
 
-    coordrun -np 4 -- python3 keras_digits.py                              # KERAS_BACKEND=tensorflow or torch
+    coordrun -np 4 -- python3 keras_digits.py                              # KERAS_BACKEND=tensorflow, jax or torch
     coordrun -np 4 --min-np 2 -- python3 keras_digits.py --elastic         # goes on without workers that die
     coordrun -np 4 --min-np 2 -- python3 keras_digits.py --elastic --crash 2:3    # and rank 2 does, in epoch 3
 """

@@ -1,6 +1,6 @@
 """Keras 3's model.fit() on several ranks, each with its part of every batch, against one process with all of it.
 
-    KERAS_BACKEND=tensorflow|torch coordrun -np 2 -- python fit.py auto|true|false|eager
+    KERAS_BACKEND=tensorflow|jax|torch coordrun -np 2 -- python fit.py auto|true|false|eager
 """
 
 import sys

@@ -161,6 +161,18 @@ assert all((one == other).all() for mine in weights for one, other in zip(mine, 
 print("went on with", hvd.size(), "ranks", hvd.rank(), state.epoch)
 """
 
+JAX_DISTRIBUTED = """
+import jax
+import coordd.jax as hvd
+
+hvd.initialize(local_device_ids=[0])
+from jax.experimental import multihost_utils
+found = multihost_utils.process_allgather(jax.numpy.array([hvd.rank() + 1.0])).ravel().tolist()
+print("gathered", found, "of", len(jax.devices()), "devices", flush=True)
+jax.distributed.shutdown()
+hvd.shutdown()
+"""
+
 ENDLESS_FIT = """
 import keras
 import numpy
@@ -210,9 +222,29 @@ class Programs(ProgramTest):
             status, said = self.run_program(["--horovod", "-np", "2"], text, TF_USE_LEGACY_KERAS="1")
             self.assertEqual((status, said.count("same weights on 2 ranks")), (0, 2), said)
 
+    def test_the_example_goes_on_when_a_worker_dies(self):
+        with open(os.path.join(ROOT, "client", "examples", "python", "keras_digits.py"), encoding="utf-8") as program:
+            text = program.read().replace("os.path.dirname(os.path.abspath(__file__))",
+                                          repr(os.path.join(ROOT, "client", "examples", "python")))
+        status, said = self.run_program(["-np", "3", "--min-np", "2"], text, "--elastic", "--crash", "2:3", "--epochs", "6")
+        self.assertEqual(status, 0, said)
+        self.assertGreater(float(re.findall(r"test accuracy (\S+) with 2 worker", said)[0]), 0.8, said)
+
+    def test_the_benchmark_says_images_per_second(self):
+        with open(os.path.join(ROOT, "client", "examples", "python", "tensorflow_synthetic_benchmark.py"), encoding="utf-8") as program:
+            status, said = self.run_program(["-np", "2"], program.read(), "--model", "MobileNetV2", "--image-size", "32", "--batch-size",
+                                            "2", "--num-warmup-batches", "1", "--num-batches-per-iter", "1", "--num-iters", "2")
+        self.assertRegex(said, r"Total img/sec on 2 worker\(s\): \d+\.\d \+-\d+\.\d")
+        self.assertEqual(status, 0, said)
+
+    @unittest.skipIf(importlib.util.find_spec("jax") is None, "no jax here")
+    def test_jax_has_the_devices_of_all_ranks(self):
+        status, said = self.run_program(["-np", "2"], JAX_DISTRIBUTED, JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo")
+        self.assertEqual((status, said.count("gathered [1.0, 2.0] of 2 devices")), (0, 2), said)
+
     def test_fit_on_two_ranks_is_that_of_one_process(self):
         cases = [("tensorflow", mode) for mode in ("auto", "true", "eager")]
-        cases += [("torch", "auto")] if importlib.util.find_spec("torch") is not None else []
+        cases += [(name, "auto") for name in ("jax", "torch") if importlib.util.find_spec(name) is not None]
         for backend, mode in cases:
             with self.subTest(backend=backend, mode=mode):
                 with open(os.path.join(HERE, "fit.py"), encoding="utf-8") as program:

@@ -1,4 +1,4 @@
-"""coordd for Keras 3 on TensorFlow and torch, and for Keras 2 (tf_keras, with TF_USE_LEGACY_KERAS=1), with the names of
+"""coordd for Keras 3 on TensorFlow, JAX and torch, and for Keras 2 (tf_keras, with TF_USE_LEGACY_KERAS=1), with the names of
 horovod.keras:
 
     import coordd.keras as hvd

@@ -21,9 +21,13 @@ else:
         from coordd.torch import grouped_allreduce
         from coordd.torch.compression import Compression as Compression  # type: ignore[assignment]
     elif BACKEND == "jax":
-        raise ImportError("coordd.keras: this version of coordd serves Keras on TensorFlow and torch, not on JAX")
+        import jax
+
+        from coordd.jax import grouped_allreduce  # type: ignore[assignment]
+        from coordd.jax.compression import Compression as Compression  # type: ignore[assignment]
+        ERRORS = (jax.errors.JaxRuntimeError,)
     else:
-        raise ImportError(f"coordd.keras: Keras runs on the backend {BACKEND}, expected tensorflow or torch")
+        raise ImportError(f"coordd.keras: Keras runs on the backend {BACKEND}, expected tensorflow, jax or torch")
 
     def key_of(variable) -> int:
         return id(variable)

@@ -19,7 +19,7 @@ from coordd._basics import Average
 from coordd.exceptions import InvalidArgumentError
 from coordd.keras import _reduce
 from coordd.keras._reduce import Compression, key_of
-from coordd.keras._which import LEGACY, keras
+from coordd.keras._which import BACKEND, LEGACY, keras
 from coordd.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]
@@ -58,15 +58,27 @@ class _Plain(Distributed):
             object.__setattr__(self, "_coordd_variables", None)
 
     def _clip_gradients(self, grads):
-        return super()._clip_gradients(self._coordd_reduced(grads, self._coordd_variables))  # type: ignore[misc]
+        variables = self._coordd_variables
+        steps = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+        if steps and BACKEND == "jax":  # whose optimizers clip in each step, and forget the result in all but one
+            is_update = (self._iterations + 1) % steps == 0  # type: ignore[attr-defined]
+            own = list(grads)
+            reduced = keras.ops.cond(is_update, lambda: self._coordd_reduced(own, variables), lambda: own)
+        else:
+            reduced = self._coordd_reduced(grads, variables)
+        return super()._clip_gradients(reduced)  # type: ignore[misc]
 
 
 class _LossScale(Distributed):
-    """Of Keras 3, around another optimizer."""
+    """Of Keras 3, around another optimizer. Keras calls apply() on TensorFlow and torch, and stateless_apply() on JAX."""
 
     def apply(self, grads, trainable_variables=None):
         variables = trainable_variables if trainable_variables is not None else self._trainable_variables  # type: ignore[attr-defined]
         return super().apply(self._coordd_reduced(grads, variables), trainable_variables)  # type: ignore[misc]
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        reduced = self._coordd_reduced(grads, self._trainable_variables)  # type: ignore[attr-defined]
+        return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
 
 class _Legacy(Distributed):

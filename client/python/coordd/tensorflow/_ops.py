@@ -2,35 +2,15 @@
 of each init()."""
 
 import ctypes
-import os
 import threading
 from typing import List, Optional
 
 import tensorflow as tf
 
-from coordd import _basics, _library
+from coordd import _basics, _beside, _library
 from coordd.tensorflow import _framework
 
-FILE = "libcoordd_tensorflow.so"
 _SELF_CHECK_S = 30.0  # for a TensorFlow that starts its devices, on a machine that is busy
-
-
-def _candidates() -> List[str]:
-    """Where the library is looked for: beside libcoordd.so."""
-    chosen = os.environ.get("COORDD_LIBRARY")
-    places = [chosen] if chosen else _library.candidates()
-    return [os.path.join(os.path.dirname(place), FILE) for place in places]
-
-
-def _load() -> str:
-    candidates = _candidates()
-    for path in candidates:
-        if not os.path.isabs(path) or os.path.exists(path):
-            break
-    else:
-        raise ImportError(f"{FILE} was found nowhere; looked at {', '.join(candidates)}; build it, or install a wheel that carries "
-                          "it")
-    return path
 
 
 def _opened(path: str):
@@ -51,7 +31,7 @@ def _opened(path: str):
     return found, library
 
 
-raw, _own = _opened(_load())
+raw, _own = _opened(_beside.path())
 _framework.run_in_any_order("CoorddAllreduce", "CoorddGroupedAllreduce", "CoorddAllgather", "CoorddGroupedAllgather",
                             "CoorddBroadcast", "CoorddAlltoall", "CoorddReducescatter", "CoorddGroupedReducescatter",
                             "CoorddRank", "CoorddSize", "CoorddLocalRank", "CoorddLocalSize", "CoorddProcessSetIncluded")
