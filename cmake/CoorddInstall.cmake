@@ -24,6 +24,11 @@ install(FILES LICENSE DESTINATION share/coordd)
 install(DIRECTORY deploy DESTINATION share/coordd OPTIONAL)
 install(FILES client/c_api/coordd.h client/c_api/collectives.h client/c_api/comm.h client/c_api/leaving.h client/c_api/memory.h client/c_api/process_sets.h client/c_api/store.h client/cpp/coordd.hpp client/cpp/process_sets.hpp client/cpp/tensors.hpp DESTINATION include/coordd)
 
+if(TARGET coordd_tensorflow)
+  set_target_properties(coordd_tensorflow PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS coordd_tensorflow LIBRARY DESTINATION ${lib})
+endif()
+
 if(TARGET coordd_shared)
   set_target_properties(coordd_shared PROPERTIES EXPORT_NAME coordd INSTALL_RPATH "$ORIGIN")
   install(TARGETS coordd_shared EXPORT coorddTargets LIBRARY DESTINATION ${lib})

@@ -20,6 +20,7 @@ except ImportError:
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.join(HERE, "..", "..", "build")
 BUILT = os.path.join(BUILD, "lib", "libcoordd.so.0")
+FOR_TENSORFLOW = os.path.join(BUILD, "lib", "libcoordd_tensorflow.so")
 PROGRAMS = ("coordd", "coordrun", "coordctl", "coordd-worker")
 PREPARED = os.environ.get("COORDD_WHEEL_FOLDER")
 
@@ -38,6 +39,8 @@ class BuildWithLibrary(build_py):
             for part in ("lib", "bin"):
                 os.makedirs(os.path.join(package, part), exist_ok=True)
             shutil.copy(BUILT, os.path.join(package, "lib", "libcoordd.so.0"))
+            if os.path.exists(FOR_TENSORFLOW):
+                shutil.copy(FOR_TENSORFLOW, os.path.join(package, "lib", "libcoordd_tensorflow.so"))
             for program in PROGRAMS:
                 if os.path.exists(os.path.join(BUILD, "bin", program)):
                     shutil.copy(os.path.join(BUILD, "bin", program), os.path.join(package, "bin", program))

@@ -23,6 +23,7 @@ NAMES = ["coordd_allreduce_async c:function", "coordd_comm_create c:function", "
          "coordd_worker_fail c:function", "coordd_tensor_t c:type", "coordd::Comm cpp:class", "coordd::Worker cpp:class",
          "coordd::Comm::Allreduce cpp:function", "coordd::Worker::AwaitGeneration cpp:function",
          "coordd.torch.DistributedOptimizer py:function", "coordd.torch.allreduce py:function",
+         "coordd.tensorflow.allreduce py:function", "coordd.keras.DistributedOptimizer py:function",
          "coordd.torch.elastic.TorchState py:class", "coordd.elastic.State py:class",
          "coordd.process_sets.ProcessSet py:class", "coordd.exceptions.CoorddError py:class"]
 

@@ -70,6 +70,7 @@ class WheelTest(processes.TestCase):
         carried = {os.path.basename(path).replace("-coordd", "").split(".so")[0]
                    for path in glob.glob(env + "/lib/python3*/site-packages/coordd/lib/**/*.so*", recursive=True)}
         self.assertIn("libgrpc", carried)
+        self.assertIn("libcoordd_tensorflow", carried)
         others = {"libcrypto", "libssl", "libz", "libnuma", "libprotobuf"}  # Python and torch bring these of their own
         own = {os.path.basename(path).replace("-coordd", "").split(".so")[0] for path in mapped if path.startswith(env)}
         self.assertLessEqual(others & carried, own, "libcoordd uses its own copy also of what others bring")

@@ -1,5 +1,6 @@
 """The tarball of tools/package, unpacked elsewhere, with the system's copies of what it bundles out of reach."""
 
+import ctypes
 import glob
 import os
 import shutil
@@ -74,6 +75,12 @@ class PackageTest(processes.TestCase):
             status, text = self.run_command(*command, environment={"PATH": "/usr/bin:/bin"}, seconds=170)
         self.assertEqual(status, 0, text)
         self.assertIn("selftest passed", text)
+
+    def test_brings_the_library_for_tensorflow(self):
+        """Which is linked with what every system has, and with nothing of TensorFlow's."""
+        library = ctypes.CDLL(self.prefix + "/lib/libcoordd_tensorflow.so")
+        library.coordd_tensorflow_failure.restype = ctypes.c_char_p
+        self.assertIn(b"this TensorFlow has no TF_", library.coordd_tensorflow_failure())
 
     def test_runs_the_example(self):
         example = f"{self.prefix}/share/coordd/examples/digits/digits"

@@ -43,6 +43,14 @@ def on_end(call) -> None:
     state.at_end.append(call)
 
 
+def on_start(call) -> None:
+    """Has `call()` called whenever init() has made this process a member; at once if it is one."""
+    with state.lock:
+        state.at_start.append(call)
+        if state.worker is not None:
+            call()
+
+
 # --- init and shutdown -----------------------------------------------------------------------------------------------
 
 
@@ -92,6 +100,8 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
             if not state.own_job:
                 _torch_env.follow(state.worker, state.place)
             _process_sets.register_initial(sets)
+            for call in state.at_start:
+                call()
         except BaseException:
             shutdown()
             raise

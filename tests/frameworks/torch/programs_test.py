@@ -54,9 +54,9 @@ if __name__ == "__main__":
     assert tuple(map(int, horovod.__version__.split("."))) >= (0, 28)
     assert sys.argv[1:] == ["--flag", "value"] and split_list([1, 2, 3], 2) == [[1, 2], [3]]
     try:
-        import horovod.tensorflow
+        import horovod.mxnet
     except ImportError as error:
-        assert "horovod.torch only" in str(error)
+        assert "horovod.keras only" in str(error)
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)

@@ -3,8 +3,9 @@
     python -m coordd.horovod train.py            # this process, as coordrun or srun start it
     coordrun --horovod -np 4 -- python train.py
 
-or install() before the script's imports. ``horovod.torch`` is then the module coordd.torch itself. Other parts of Horovod
-(tensorflow, keras, mxnet, spark, ray) are not in this version: importing them is an ImportError that says so.
+or install() before the script's imports. ``horovod.torch`` is then the module coordd.torch itself, and so are horovod.tensorflow,
+horovod.tensorflow.keras and horovod.keras coordd's. Other parts of Horovod (mxnet, spark, ray) are not in this version: importing them is
+an ImportError that says so.
 """
 
 import importlib
@@ -26,11 +27,13 @@ SEARCH_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _MODULES = {
     "horovod": "coordd.horovod",
     "horovod.torch": "coordd.torch",
+    "horovod.tensorflow": "coordd.tensorflow",
+    "horovod.keras": "coordd.keras",
     "horovod.common.elastic": "coordd.elastic",
     "horovod.common.exceptions": "coordd.exceptions",
     "horovod.common.process_sets": "coordd.process_sets",
 }
-_ABSENT = ("tensorflow", "keras", "mxnet", "spark", "ray", "_keras")
+_ABSENT = ("mxnet", "spark", "ray", "_keras")
 
 
 def _target(name: str) -> str:
@@ -47,7 +50,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         part = name.split(".")[1] if "." in name else ""
         if part in _ABSENT:
-            raise ModuleNotFoundError(f"{name}: this version of coordd has horovod.torch only", name=name)
+            raise ModuleNotFoundError(f"{name}: this version of coordd has horovod.torch, horovod.tensorflow and horovod.keras only", name=name)
         if importlib.util.find_spec(_target(name)) is None:
             raise ModuleNotFoundError(f"{name}: coordd has no such part of Horovod", name=name)
         return importlib.util.spec_from_loader(name, self)

@@ -1,0 +1,96 @@
+"""Gradients of a step become those of all ranks, on whatever backend Keras has. Everything else in coordd.keras is the same for all."""
+
+from typing import Any, List, Sequence, Tuple, Type
+
+from coordd import _basics
+from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd.keras._which import BACKEND, keras
+
+ERRORS: Tuple[Type[BaseException], ...] = ()  # that a backend's runtime makes of what an op of ours has said
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
+
+    from coordd.tensorflow import _gradients
+    from coordd.tensorflow.compression import Compression as Compression
+    ERRORS = (tf.errors.OpError,)
+    key_of = _gradients.key_of
+    reduce_gradients = _gradients.reduce_gradients
+else:
+    if BACKEND == "torch":
+        from coordd.torch import grouped_allreduce
+        from coordd.torch.compression import Compression as Compression  # type: ignore[assignment]
+    elif BACKEND == "jax":
+        import jax
+
+        from coordd.jax import grouped_allreduce  # type: ignore[assignment]
+        from coordd.jax.compression import Compression as Compression  # type: ignore[assignment]
+        ERRORS = (jax.errors.JaxRuntimeError,)
+    else:
+        raise ImportError(f"coordd.keras: Keras runs on the backend {BACKEND}, expected tensorflow, jax or torch")
+
+    def key_of(variable) -> int:
+        return id(variable)
+
+    def reduce_gradients(gradients: Sequence, options: Any, name: str, variables: Any = None, local: Sequence[int] = (),
+                         factor: float = 1.0) -> List:
+        """As coordd.tensorflow's: all of them in one go."""
+        results = list(gradients)
+        places = [index for index, one in enumerate(results) if one is not None and index not in local]
+        if places:
+            compressed, contexts = zip(*[options.compression.compress(results[place]) for place in places])
+            reduced = grouped_allreduce(
+                [one.contiguous() for one in compressed] if BACKEND == "torch" else list(compressed), name=name, op=options.op,
+                prescale_factor=1.0 / options.gradient_predivide_factor,
+                postscale_factor=options.gradient_predivide_factor * factor, process_set=options.process_set)
+            for place, one, context in zip(places, reduced, contexts):
+                results[place] = options.compression.decompress(one, context)
+        for place in local:
+            if results[place] is not None:
+                size = (options.process_set.size() or 1) if options.scale_local_gradients else 1
+                results[place] = results[place] * (factor / size)
+        return results
+
+
+def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
+                    scale_local_gradients):
+    """ValueError: an argument does not fit."""
+    if BACKEND == "tensorflow":
+        return _gradients.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
+                                          process_set, scale_local_gradients)
+    if op == _basics.Adasum:
+        raise UnsupportedError("Adasum is not in this version of coordd: use op=Average with a scaled learning rate",
+                               "UNIMPLEMENTED")
+    if op not in (_basics.Average, _basics.Sum):
+        raise InvalidArgumentError(f"op is {op!r}: expected Average or Sum", "INVALID_ARGUMENT")
+    if gradient_predivide_factor != 1.0 and op != _basics.Average:
+        raise InvalidArgumentError("gradient_predivide_factor is for op=Average: with another operator it would change the "
+                                   "result", "INVALID_ARGUMENT")
+    if process_set.process_set_id is None:
+        raise InvalidArgumentError(f"{process_set} is not registered: give it to init() or to add_process_set()",
+                                   "INVALID_ARGUMENT")
+    if groups or num_groups:
+        raise UnsupportedError(f"groups on the backend {BACKEND}: all gradients travel in one group there", "UNIMPLEMENTED")
+    return _Options(compression, op, float(gradient_predivide_factor), process_set, bool(scale_local_gradients))
+
+
+class _Options:
+    def __init__(self, compression, op, gradient_predivide_factor, process_set, scale_local_gradients):
+        self.compression = compression
+        self.op = op
+        self.gradient_predivide_factor = gradient_predivide_factor
+        self.process_set = process_set
+        self.scale_local_gradients = scale_local_gradients
+
+
+def is_mixed_float16() -> bool:
+    """Whether models of this program train in float16, so that compile() wraps an optimizer in one that scales the loss."""
+    if hasattr(keras, "config") and hasattr(keras.config, "dtype_policy"):
+        return keras.config.dtype_policy().name == "mixed_float16"
+    return keras.mixed_precision.global_policy().name == "mixed_float16"
+
+
+def loss_scale_class() -> type:
+    """Keras's optimizer around another one that scales the loss."""
+    return keras.optimizers.LossScaleOptimizer if hasattr(keras.optimizers, "LossScaleOptimizer") else (
+        keras.mixed_precision.LossScaleOptimizer)

@@ -1,0 +1,89 @@
+"""Elastic training with Keras: `coordrun -np 4 --min-np 2 -- python train.py` goes on without ranks that are lost.
+
+    state = coordd.keras.elastic.KerasState(model, batch=0, epoch=0)
+
+    @coordd.keras.elastic.run
+    def train(state):
+        model.fit(..., initial_epoch=state.epoch, callbacks=[
+            coordd.keras.elastic.CommitStateCallback(state), coordd.keras.elastic.UpdateEpochStateCallback(state)])
+
+    train(state)
+
+What Keras has compiled stays: the next fit() does not trace anew.
+"""
+
+from typing import Any, Callable
+
+from coordd import _basics
+from coordd._translated import translated
+from coordd._variables import VariablesState
+from coordd.elastic import run_fn
+from coordd.keras import _reduce
+from coordd.keras._which import keras
+from coordd.keras.functions import to_array, variables_of
+
+__all__ = ["run", "KerasState", "CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"]
+
+
+def run(func: Callable) -> Callable:
+    """Decorates a training function whose first argument is a state: all ranks start from rank 0's; see coordd.elastic. What a backend's
+    runtime raises when a rank was lost counts as HorovodInternalError."""
+    return run_fn(translated(func, _reduce.ERRORS), _basics.change_members)
+
+
+class KerasState(VariablesState):
+    """state.model, state.optimizer, and what is given by name: state.epoch, for instance. The model is built."""
+
+    def __init__(self, model, optimizer=None, **kwargs: Any):
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        own = self.optimizer
+        if own is not None and not getattr(own, "built", True) and model.built and hasattr(own, "build"):
+            own.build(model.trainable_variables)
+        super().__init__(lambda: list(model.variables) + ([] if own is None else variables_of(own)), to_array, **kwargs)
+
+
+class CommitStateCallback(keras.callbacks.Callback):
+    """Commits the state after so many batches, and after each epoch."""
+
+    def __init__(self, state, batches_per_commit: int = 1):
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._batches = 0
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self._batches += 1
+        if self._batches >= self.batches_per_commit:
+            self._batches = 0
+            self.state.commit()
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self._batches = 0
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):
+    """Keeps state.batch at the number of batches of this epoch that are done: an epoch that was interrupted has that many fewer, if fit()
+    is given as many. Behind it comes CommitStateCallback."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self.state.batch += 1
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):
+    """Keeps state.epoch at the epoch that comes next. Behind it comes CommitStateCallback."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.state.epoch = epoch + 1

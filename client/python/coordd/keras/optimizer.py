@@ -1,0 +1,173 @@
+"""DistributedOptimizer: an optimizer of Keras that uses the gradients of all ranks.
+
+    optimizer = coordd.keras.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(optimizer, ...)
+    model.fit(x, y, callbacks=[coordd.keras.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+The optimizer stays the object that it was, with its slots and iterations; its class is a subclass of its own under the same name, so that
+a saved model loads with plain Keras.
+
+Where gradients are reduced: behind their accumulation and before they are clipped, so once for each update. An optimizer that scales the
+loss decides by the gradients whether there is an update at all; there they are reduced before that, so that an infinity on one rank is
+seen by all.
+"""
+
+import functools
+from typing import Any, List, Optional
+
+from coordd._basics import Average
+from coordd.exceptions import InvalidArgumentError
+from coordd.keras import _reduce
+from coordd.keras._reduce import Compression, key_of
+from coordd.keras._which import BACKEND, LEGACY, keras
+from coordd.process_sets import ProcessSet, global_process_set
+
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]
+
+
+class Distributed:
+    """What every distributed optimizer has; the first base of its class."""
+
+    _coordd_options: Any
+    _coordd_local: Any
+    _coordd_factor: float
+
+    def register_local_var(self, variable) -> None:
+        """The gradient of this variable stays this rank's own."""
+        self._coordd_local.add(key_of(variable))
+
+    def _coordd_reduced(self, gradients, variables) -> List:
+        options = self._coordd_options
+        if options.process_set.included() is False:
+            return list(gradients)
+        local = [index for index, variable in enumerate(variables or ()) if key_of(variable) in self._coordd_local]
+        return _reduce.reduce_gradients(gradients, options, f"{self.name}.gradients", variables, local,  # type: ignore[attr-defined]
+                                        self._coordd_factor)
+
+
+class _Plain(Distributed):
+    """Of Keras 3. Its own methods call _clip_gradients() with what has been accumulated."""
+
+    _coordd_variables: Any = None
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        object.__setattr__(self, "_coordd_variables", trainable_variables)
+        try:
+            return super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+        finally:
+            object.__setattr__(self, "_coordd_variables", None)
+
+    def _clip_gradients(self, grads):
+        variables = self._coordd_variables
+        steps = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+        if steps and BACKEND == "jax":  # whose optimizers clip in each step, and forget the result in all but one
+            is_update = (self._iterations + 1) % steps == 0  # type: ignore[attr-defined]
+            own = list(grads)
+            reduced = keras.ops.cond(is_update, lambda: self._coordd_reduced(own, variables), lambda: own)
+        else:
+            reduced = self._coordd_reduced(grads, variables)
+        return super()._clip_gradients(reduced)  # type: ignore[misc]
+
+
+class _LossScale(Distributed):
+    """Of Keras 3, around another optimizer. Keras calls apply() on TensorFlow and torch, and stateless_apply() on JAX."""
+
+    def apply(self, grads, trainable_variables=None):
+        variables = trainable_variables if trainable_variables is not None else self._trainable_variables  # type: ignore[attr-defined]
+        return super().apply(self._coordd_reduced(grads, variables), trainable_variables)  # type: ignore[misc]
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        reduced = self._coordd_reduced(grads, self._trainable_variables)  # type: ignore[attr-defined]
+        return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
+
+
+class _Legacy(Distributed):
+    """Of Keras 2."""
+
+    def apply_gradients(self, grads_and_vars, *arguments, **more):
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        reduced = self._coordd_reduced([gradient for gradient, _ in pairs], variables)
+        return super().apply_gradients(list(zip(reduced, variables)), *arguments, **more)  # type: ignore[misc]
+
+
+@functools.lru_cache(maxsize=None)
+def _distributed_class(base: type) -> type:
+    """Under the name of the optimizer's class, and as if in its module: a saved model names the plain one."""
+    addition = _Legacy if LEGACY else _LossScale if issubclass(base, _reduce.loss_scale_class()) else _Plain
+    return type(base.__name__, (addition, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+
+
+def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: str = "", device_sparse: str = "",
+                         compression=Compression.none, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+                         op: int = Average, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
+                         num_groups: int = 0, groups: Any = None, process_set: ProcessSet = global_process_set,
+                         scale_local_gradients: bool = True):
+    """The same optimizer, which from now on uses the gradients of all ranks. Every rank makes one, for the same variables.
+
+    compression:               how gradients travel: Compression.none, .fp16, .bf16
+    sparse_as_dense:           tf.IndexedSlices, of embeddings, are made dense before they travel; otherwise slices are gathered
+    gradient_predivide_factor: an average is divided by it before the sum and multiplied with it afterwards
+    op:                        Average or Sum
+    backward_passes_per_step:  Keras's gradient_accumulation_steps, which may be given to the optimizer instead: steps whose gradients
+                               add up before they travel. average_aggregated_gradients: they are averaged, as Keras does; Horovod's
+                               default is their sum
+    groups:                    a number of groups, or lists of variables: gradients of a group travel together (TensorFlow)
+    process_set:               the ranks that train together; on a rank outside of it the optimizer is a local one
+    scale_local_gradients:     gradients of variables of register_local_var() are divided by the number of ranks
+    name, device_dense, device_sparse, num_groups: there for Horovod's sake
+
+    With the policy mixed_float16 the optimizer is put into a keras.optimizers.LossScaleOptimizer first, as compile() would do.
+    """
+    if isinstance(optimizer, Distributed):
+        raise InvalidArgumentError("the optimizer is a DistributedOptimizer already", "INVALID_ARGUMENT")
+    if not isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(optimizer, "apply_gradients"):
+        raise InvalidArgumentError(f"expected an optimizer of {keras.__name__} {keras.__version__}, found "
+                                   f"{type(optimizer).__name__}", "INVALID_ARGUMENT")
+    options = _reduce.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
+                                      process_set, scale_local_gradients)
+    factor = _accumulate(optimizer, backward_passes_per_step, average_aggregated_gradients)
+    loss_scale = _reduce.loss_scale_class()
+    if _reduce.is_mixed_float16() and not isinstance(optimizer, loss_scale):
+        # compile() would wrap ours, which would then be called on those ranks only whose own gradients are finite: a hang.
+        optimizer = loss_scale(optimizer)
+    for attribute, value in (("_coordd_options", options), ("_coordd_local", set()), ("_coordd_factor", factor),
+                             ("__class__", _distributed_class(type(optimizer)))):  # type: ignore[arg-type]
+        object.__setattr__(optimizer, attribute, value)  # Keras tracks what is set the usual way
+    return optimizer
+
+
+def _accumulate(optimizer, passes: int, average: bool) -> float:
+    """Asks Keras to accumulate; what its mean is to be multiplied with."""
+    if passes == 1:
+        return 1.0
+    if not isinstance(passes, int) or passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected a whole number from 1", "INVALID_ARGUMENT")
+    if LEGACY:
+        raise InvalidArgumentError("backward_passes_per_step needs Keras 3, whose optimizers accumulate gradients, found "
+                                   f"{keras.__name__} {keras.__version__}", "INVALID_ARGUMENT")
+    if optimizer.built or getattr(optimizer, "gradient_accumulation_steps", None):
+        raise InvalidArgumentError("backward_passes_per_step of an optimizer that is built or accumulates already: give "
+                                   "gradient_accumulation_steps to the optimizer instead", "INVALID_ARGUMENT")
+    optimizer.gradient_accumulation_steps = passes
+    return 1.0 if average else float(passes)
+
+
+def PartialDistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: str = "", device_sparse: str = "",
+                                compression=Compression.none, sparse_as_dense: bool = False,
+                                gradient_predivide_factor: float = 1.0, op: int = Average, backward_passes_per_step: int = 1,
+                                average_aggregated_gradients: bool = False, groups: Any = None,
+                                process_set: ProcessSet = global_process_set, local_layers: Any = None,
+                                scale_local_gradients: bool = True):
+    """DistributedOptimizer() that leaves the gradients of some layers' trainable weights alone; the layers are built."""
+    distributed = DistributedOptimizer(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+                                       gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients, 0,
+                                       groups, process_set, scale_local_gradients)
+    layers = local_layers if isinstance(local_layers, (list, tuple)) else [local_layers] if local_layers is not None else []
+    for layer in layers:
+        if not layer.built:
+            raise InvalidArgumentError(f"local_layers: the layer {layer.name} is not built, so that its weights are not known",
+                                       "INVALID_ARGUMENT")
+        for variable in layer.trainable_weights:
+            distributed.register_local_var(variable)
+    return distributed

@@ -1,0 +1,128 @@
+"""Gradients of a step become those of all ranks: for tapes and optimizers."""
+
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+
+from coordd import _basics
+from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd.process_sets import ProcessSet
+from coordd.tensorflow import _calls, _framework, mpi_ops
+
+_SCALED_OPS = (_basics.Average, _basics.Sum)
+
+
+class Options(NamedTuple):
+    """How gradients travel; made by checked_options()."""
+    compression: Any
+    sparse_as_dense: bool
+    op: int
+    gradient_predivide_factor: float
+    groups: Any
+    process_set: ProcessSet
+    scale_local_gradients: bool
+
+
+def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
+                    scale_local_gradients) -> Options:
+    """ValueError: an argument does not fit."""
+    if op == _basics.Adasum:
+        raise UnsupportedError("Adasum is not in this version of coordd: use op=Average with a scaled learning rate",
+                               "UNIMPLEMENTED")
+    if op not in _SCALED_OPS:
+        raise InvalidArgumentError(f"op is {op!r}: expected Average or Sum", "INVALID_ARGUMENT")
+    if gradient_predivide_factor != 1.0 and op != _basics.Average:
+        raise InvalidArgumentError("gradient_predivide_factor is for op=Average: with another operator it would change the "
+                                   "result", "INVALID_ARGUMENT")
+    if process_set.process_set_id is None:
+        raise InvalidArgumentError(f"{process_set} is not registered: give it to init() or to add_process_set()",
+                                   "INVALID_ARGUMENT")
+    groups = groups if groups is not None else (num_groups or None)
+    if groups is not None and not isinstance(groups, (int, list, tuple)):
+        raise InvalidArgumentError(f"groups is {groups!r}: expected a number of groups, or a list of lists of variables",
+                                   "INVALID_ARGUMENT")
+    return Options(compression, bool(sparse_as_dense), op, float(gradient_predivide_factor), groups, process_set,
+                   bool(scale_local_gradients))
+
+
+def key_of(variable) -> int:
+    """The same for a variable of Keras 3 and the one of TensorFlow inside of it."""
+    return id(getattr(variable, "_value", variable) if hasattr(variable, "_value") else variable)
+
+
+def _partition(places: Sequence[int], variables, groups) -> Optional[List[List[int]]]:
+    """Places of gradients that travel together; None: each by itself."""
+    if groups is None:
+        return None
+    if isinstance(groups, int):
+        count = min(groups, len(places))
+        return [list(places[index * len(places) // count:(index + 1) * len(places) // count])
+                for index in range(count)] if count else None
+    if variables is None:
+        raise InvalidArgumentError("groups is a list of lists of variables: expected a number of groups here, where the gradients' "
+                                   "variables are not known", "INVALID_ARGUMENT")
+    group_of = {key_of(variable): index for index, group in enumerate(groups) for variable in group}
+    lists: List[List[int]] = [[] for _ in groups]
+    rest = []
+    for place in places:
+        group = group_of.get(key_of(variables[place]))
+        if group is None:
+            rest.append([place])
+        else:
+            lists[group].append(place)
+    return [one for one in lists if one] + rest
+
+
+def reduce_gradients(gradients: Sequence, options: Options, name: str, variables: Optional[Sequence] = None,
+                     local: Sequence[int] = (), factor: float = 1.0) -> List:
+    """The gradients of all ranks; None stays None. `variables`: whose they are, as far as groups ask. `local`: places of those that
+    stay this rank's own. `factor`: multiplied in.
+
+    In a graph each travels by itself, as soon as it is there; in eager mode, where an op waits, and under XLA, where a call does, all of
+    them in one go."""
+    results = [tf.convert_to_tensor(one) if options.sparse_as_dense and isinstance(one, tf.IndexedSlices) else one
+               for one in gradients]
+    places = [index for index, one in enumerate(results) if one is not None and index not in local]
+    if not tf.executing_eagerly():
+        name = _framework.unique_name(name)
+    how = _calls.Reduction(_basics.native_op(options.op), 1.0 / options.gradient_predivide_factor,
+                           options.gradient_predivide_factor * factor, options.process_set)
+    parts = _partition(places, variables, options.groups)
+    if parts is None:
+        together = tf.executing_eagerly() or _framework.under_xla()
+        parts = [places] if together and places else [[place] for place in places]
+    for number, part in enumerate(parts):
+        _reduce_part(results, part, f"{name}.{number}", options, how)
+    _scale_local(results, local, options, factor)
+    return results
+
+
+def _reduce_part(results: List, part: List[int], name: str, options: Options, how) -> None:
+    dense = [place for place in part if not isinstance(results[place], tf.IndexedSlices)]
+    for place in part:
+        if place not in dense:
+            results[place] = mpi_ops.allreduce(results[place], op=options.op, name=f"{name}.{place}",
+                                               compression=options.compression, prescale_factor=how.prescale_factor,
+                                               postscale_factor=how.postscale_factor, process_set=options.process_set)
+    if not dense:
+        return
+    pairs = [options.compression.compress(tf.convert_to_tensor(results[place])) for place in dense]
+    if len(pairs) == 1:
+        reduced = [_calls.allreduce(pairs[0][0], name, how)]
+    else:
+        reduced = _calls.grouped_allreduce([tensor for tensor, _ in pairs], name, how)
+    for place, one, (_, context) in zip(dense, reduced, pairs):
+        results[place] = options.compression.decompress(one, context)
+
+
+def _scale_local(results: List, local: Sequence[int], options: Options, factor: float) -> None:
+    """Local gradients beside averaged ones are a sum over as many times the batches: divided by the number of ranks, as Horovod does."""
+    for place in local:
+        one = results[place]
+        if one is None:
+            continue
+        scale = factor / (options.process_set.size() or 1) if options.scale_local_gradients else factor
+        if isinstance(one, tf.IndexedSlices):
+            results[place] = tf.IndexedSlices(one.values * tf.cast(scale, one.dtype), one.indices, one.dense_shape)
+        elif scale != 1.0:
+            results[place] = one * tf.cast(scale, one.dtype)

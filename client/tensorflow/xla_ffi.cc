@@ -1,0 +1,214 @@
+#include "client/tensorflow/xla_ffi.h"
+
+#include <atomic>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/c_api/coordd.h"
+#include "client/tensorflow/elements.h"
+#include "client/tensorflow/kernel.h"
+#include "client/tensorflow/loaded_coordd.h"
+
+namespace coordd::tensorflow {
+namespace {
+
+constexpr int kMetadataExtension = 1;
+constexpr int kExecuteStage = 3;
+constexpr int kFuturesSinceMinor = 2;
+
+// XLA's PrimitiveType as TensorFlow's number of the same elements; 0: there is none.
+int TfDtypeOf(int dtype) {
+  constexpr int kTfDtypes[] = {0, 10, 6, 5, 3, 9,  4, 17, 22, 23, 19,
+                               1, 2,  0, 0, 8, 14, 0, 18, 24, 25};
+  const bool is_known = dtype >= 0 && static_cast<size_t>(dtype) < std::size(kTfDtypes);
+  return is_known ? kTfDtypes[dtype] : 0;
+}
+
+struct FfiRequest {
+  int32_t kind = 0;
+  std::string name;
+  int32_t reduce_op = COORDD_SUM;
+  int32_t root_rank = 0;
+  coordd_call_options_t options = COORDD_CALL_OPTIONS_INIT;
+};
+
+FfiRequest RequestOf(const FfiAttributes& attributes) {
+  FfiRequest request;
+  for (int64_t i = 0; i < attributes.size; ++i) {
+    const std::string name(attributes.names[i]->data, attributes.names[i]->size);
+    void* value = attributes.values[i];
+    const auto read = [value](auto* into) {
+      std::memcpy(into, static_cast<const FfiScalar*>(value)->value, sizeof(*into));
+    };
+    if (name == "name") {
+      const auto* text = static_cast<const FfiBytes*>(value);
+      request.name.assign(text->data, text->size);
+    } else if (name == "kind") {
+      read(&request.kind);
+    } else if (name == "reduce_op") {
+      read(&request.reduce_op);
+    } else if (name == "root_rank") {
+      read(&request.root_rank);
+    } else if (name == "process_set") {
+      read(&request.options.process_set);
+    } else if (name == "prescale_factor") {
+      read(&request.options.prescale_factor);
+    } else if (name == "postscale_factor") {
+      read(&request.options.postscale_factor);
+    }
+  }
+  return request;
+}
+
+FfiError* MakeError(const FfiApi* api, coordd_status_t status, const std::string& message) {
+  const int code = status == COORDD_GENERATION_CHANGED ? COORDD_ABORTED : status;
+  FfiErrorCreate arguments{sizeof(FfiErrorCreate), nullptr, message.c_str(), code};
+  return api->error_create(&arguments);
+}
+
+// The tensors of one call, as the library takes them.
+class FfiTensors {
+ public:
+  // Empty, else what is wrong.
+  std::string Describe(const FfiCall& call, const std::string& name) {
+    const auto count = static_cast<size_t>(call.arguments.size);
+    tensors_.assign(count, coordd_tensor_t COORDD_TENSOR_INIT);
+    names_.resize(count);
+    shapes_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      const FfiBuffer& input = *call.arguments.buffers[i];
+      const FfiBuffer& output = *call.results.buffers[i];
+      const auto elements = ElementsOf(TfDtypeOf(input.dtype));
+      names_[i] = MemberName(name, i, count);
+      if (!elements)
+        return names_[i] + ": XLA's elements " + std::to_string(input.dtype) + " cannot travel";
+      shapes_[i] = WireShape({input.dims, input.dims + input.rank}, *elements);
+      tensors_[i].name = names_[i].c_str();
+      tensors_[i].input = input.data;
+      tensors_[i].output = output.data;
+      tensors_[i].output_capacity_bytes = BytesOf(output, elements->is_complex, elements->dtype);
+      tensors_[i].shape = shapes_[i].data();
+      tensors_[i].ndim = static_cast<int32_t>(shapes_[i].size());
+      tensors_[i].dtype = elements->dtype;
+    }
+    return "";
+  }
+  const coordd_tensor_t* data() const { return tensors_.data(); }
+  size_t size() const { return tensors_.size(); }
+
+ private:
+  static int64_t BytesOf(const FfiBuffer& buffer, bool is_complex, int32_t dtype) {
+    // By coordd_dtype_t, from 1 on.
+    constexpr int64_t kSizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 1};
+    int64_t size_bytes = kSizes[dtype] * (is_complex ? 2 : 1);
+    for (int64_t d = 0; d < buffer.rank; ++d) size_bytes *= buffer.dims[d];
+    return size_bytes;
+  }
+
+  std::vector<coordd_tensor_t> tensors_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<int64_t>> shapes_;
+};
+
+coordd_status_t SubmitFfi(const FfiRequest& request, const FfiTensors& tensors,
+                          coordd_work_t** works) {
+  coordd_worker_t* worker = CurrentWorker();
+  switch (static_cast<Kind>(request.kind)) {
+    case Kind::kAllreduce:
+      return Coordd().coordd_grouped_allreduce_async(worker, request.name.c_str(), tensors.data(),
+                                                     tensors.size(), request.reduce_op,
+                                                     &request.options, works);
+    case Kind::kAllgather:
+      return Coordd().coordd_allgather_async(worker, tensors.data(), &request.options, works);
+    case Kind::kBroadcast:
+      return Coordd().coordd_broadcast_async(worker, tensors.data(), request.root_rank,
+                                             &request.options, works);
+    case Kind::kReducescatter:
+      return Coordd().coordd_reducescatter_async(worker, tensors.data(), request.reduce_op,
+                                                 &request.options, works);
+    default:
+      return Coordd().coordd_alltoall_async(worker, tensors.data(), nullptr, 0, &request.options,
+                                            works);
+  }
+}
+
+// Deletes itself with the last of its tensors.
+class FfiExecution {
+ public:
+  FfiExecution(const FfiApi* api, FfiFuture* future, std::vector<coordd_work_t*> works)
+      : api_(api), future_(future), works_(std::move(works)), pending_(works_.size()) {}
+
+  void Start() {
+    const std::vector<coordd_work_t*> works = works_;
+    for (coordd_work_t* work : works) Coordd().coordd_work_on_complete(work, &OnComplete, this);
+  }
+
+ private:
+  static void OnComplete(void* user, coordd_status_t status, const char* message) {
+    auto* execution = static_cast<FfiExecution*>(user);
+    if (status != COORDD_OK && !execution->failed_.exchange(true)) {
+      execution->error_ = MakeError(execution->api_, status, message);
+    }
+    if (execution->pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) execution->Finish();
+  }
+  void Finish() {
+    for (coordd_work_t* work : works_) Coordd().coordd_work_release(work);
+    if (error_ != nullptr) {
+      FfiFutureSetError arguments{sizeof(FfiFutureSetError), nullptr, future_, error_};
+      api_->future_set_error(&arguments);
+    } else {
+      FfiFutureSetAvailable arguments{sizeof(FfiFutureSetAvailable), nullptr, future_};
+      api_->future_set_available(&arguments);
+    }
+    delete this;
+  }
+
+  const FfiApi* const api_;
+  FfiFuture* const future_;
+  const std::vector<coordd_work_t*> works_;
+  std::atomic<size_t> pending_;
+  std::atomic<bool> failed_{false};
+  FfiError* error_ = nullptr;  // written by the first failure, read by the last completion
+};
+
+// Asked at registration for which version of the interface this is: the runtime's own.
+bool AnswersMetadata(FfiCall* call) {
+  for (FfiExtension* at = call->extension; at != nullptr; at = at->next) {
+    if (at->type != kMetadataExtension) continue;
+    FfiVersion& version = reinterpret_cast<FfiMetadataExtension*>(at)->metadata->api_version;
+    version.major_version = 0;
+    version.minor_version = call->api != nullptr ? call->api->version.minor_version : 1;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+FfiError* HandleFfiCall(FfiCall* call) {
+  if (AnswersMetadata(call) || call->stage != kExecuteStage) return nullptr;
+  const FfiApi* api = call->api;
+  if (api->version.minor_version < kFuturesSinceMinor || api->struct_size < sizeof(FfiApi)) {
+    return MakeError(api, COORDD_UNIMPLEMENTED,
+                     "this jaxlib has no futures in its FFI, expected API 0.2");
+  }
+  if (CurrentWorker() == nullptr)
+    return MakeError(api, COORDD_FAILED_PRECONDITION, kNotInitialised);
+  const FfiRequest request = RequestOf(call->attributes);
+  FfiTensors tensors;
+  const std::string wrong = tensors.Describe(*call, request.name);
+  if (!wrong.empty()) return MakeError(api, COORDD_INVALID_ARGUMENT, wrong);
+  FfiFutureCreate create{sizeof(FfiFutureCreate), nullptr, nullptr};
+  std::vector<coordd_work_t*> works(tensors.size());
+  const coordd_status_t status = SubmitFfi(request, tensors, works.data());
+  if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
+  if (FfiError* error = api->future_create(&create); error != nullptr) return error;
+  call->future = create.future;
+  (new FfiExecution(api, create.future, std::move(works)))->Start();
+  return nullptr;
+}
+
+}  // namespace coordd::tensorflow

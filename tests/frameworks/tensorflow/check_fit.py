@@ -1,0 +1,121 @@
+"""model.fit() with coordd.keras: callbacks, saved models, local layers."""
+
+import os
+import tempfile
+
+import keras
+import numpy
+from check_operations import expect_error
+
+import coordd.keras as hvd
+import coordd.tensorflow.keras
+
+
+def data(rows=64):
+    rng = numpy.random.default_rng(1)
+    x = rng.normal(size=(rows * hvd.size(), 5)).astype("float32")
+    y = (x @ rng.normal(size=(5, 3))).argmax(1)
+    return x[hvd.rank()::hvd.size()], y[hvd.rank()::hvd.size()]
+
+
+def model_of(seed, optimizer=None, **compile_arguments):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.1),
+                              keras.layers.Dense(3)])
+    model.compile(optimizer or hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+                  keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], **compile_arguments)
+    return model
+
+
+def same_everywhere(values):
+    return all(all(numpy.array_equal(one, other) for one, other in zip(values, others))
+               for others in hvd.allgather_object(values))
+
+
+def check_the_first_step_is_that_of_the_root():
+    for root in (0, hvd.size() - 1):
+        model = model_of(hvd.rank() + 1)
+        first = model.get_weights()
+        model.fit(*data(), batch_size=16, epochs=1, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(root)])
+        assert same_everywhere(model.get_weights()) and int(model.optimizer.iterations) == 4
+        wanted = hvd.broadcast_object(first, root)
+        again = model_of(5)
+        again.set_weights(wanted)
+        again.fit(*data(), batch_size=16, epochs=1, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(root)])
+        assert same_everywhere(again.get_weights())
+
+
+def check_metrics_are_averaged():
+    seen = {}
+
+    class Keep(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.update(logs)
+
+    model = model_of(1)
+    model.fit(*data(), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), Keep(),
+                                             hvd.callbacks.MetricAverageCallback()])
+    own, averaged = float(seen["loss"]), model.history.history["loss"][0]
+    assert abs(numpy.mean(hvd.allgather_object(own)) - averaged) < 1e-6 and same_everywhere([averaged])
+
+
+def check_schedules():
+    rates = []
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            rates.append(float(self.model.optimizer.learning_rate))
+
+    model = model_of(1)
+    model.fit(*data(), batch_size=16, epochs=3, verbose=0,
+              callbacks=[hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2),
+                         hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=2), Keep()])
+    size = hvd.size()
+    wanted = [0.1 / size * ((batch + 1) / 4 * (size - 1) / 2 + 1) for batch in range(8)] + [0.05] * 4
+    assert numpy.allclose(rates, wanted), (rates, wanted)
+    assert numpy.allclose(model.history.history["lr"], [wanted[3], 0.1, 0.05])
+    expect_error(ValueError, "initial_lr", lambda: hvd.callbacks.LearningRateScheduleCallback(None, 0.1))
+
+
+def check_saved_models():
+    model = model_of(1)
+    model.fit(*data(), batch_size=16, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        plain = keras.models.load_model(path)
+        assert type(plain.optimizer) is keras.optimizers.Adam and int(plain.optimizer.iterations) == 4
+        loaded = hvd.load_model(path)
+    assert isinstance(loaded.optimizer, hvd.optimizer.Distributed) and int(loaded.optimizer.iterations) == 4
+    slots = [numpy.array(one) for one in model.optimizer.variables]
+    assert all(numpy.array_equal(one, other) for one, other in zip(slots, map(numpy.array, loaded.optimizer.variables)))
+    loaded.fit(*data(), batch_size=16, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    assert int(loaded.optimizer.iterations) == 8 and same_everywhere(loaded.get_weights())
+
+
+def check_values():
+    assert numpy.allclose(hvd.allreduce(hvd.rank() + 1.0), (hvd.size() + 1) / 2)
+    assert numpy.allclose(hvd.allreduce([1, 2], op=hvd.Sum), [hvd.size(), 2 * hvd.size()])
+    assert hvd.allgather([hvd.rank()]).tolist() == list(range(hvd.size()))
+    assert hvd.broadcast([hvd.rank()], hvd.size() - 1).tolist() == [hvd.size() - 1]
+    assert hvd.reducescatter(numpy.ones((hvd.size() + 1, 2))).shape == ((2, 2) if hvd.rank() == 0 else (1, 2))
+    expect_error(NotImplementedError, "BroadcastGlobalVariablesCallback", lambda: hvd.broadcast_global_variables(0))
+    assert coordd.tensorflow.keras.DistributedOptimizer is hvd.DistributedOptimizer
+
+
+def check_local_layers():
+    model = model_of(1, keras.optimizers.SGD(0.1))
+    local = model.layers[-1]
+    model.compile(hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=[local]),
+                  keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local.trainable_weights)
+    model.fit(*data(), verbose=0, callbacks=[broadcast])
+    assert same_everywhere(model.layers[0].get_weights())
+    assert hvd.size() == 1 or not same_everywhere(local.get_weights())
+
+
+def check_a_loss_scale_around_ours_is_refused():
+    optimizer = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD()))
+    model = model_of(1, optimizer)
+    expect_error(ValueError, "DistributedOptimizer(LossScaleOptimizer(optimizer))",
+                 lambda: model.fit(*data(), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)]))

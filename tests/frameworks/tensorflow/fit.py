@@ -1,0 +1,48 @@
+"""Keras 3's model.fit() on several ranks, each with its part of every batch, against one process with all of it.
+
+    KERAS_BACKEND=tensorflow|jax|torch coordrun -np 2 -- python fit.py auto|true|false|eager
+"""
+
+import sys
+
+import keras
+import numpy
+
+import coordd.keras as hvd
+
+BATCH, ROWS = 32, 512
+
+
+def make(seed):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.layers.Input((20,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(3)])
+
+
+def train(model, x, y, batch, optimizer, mode, callbacks):
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"],
+                  jit_compile={"true": True, "auto": "auto"}.get(mode, False), run_eagerly=mode == "eager")
+    return model.fit(x, y, batch_size=batch, epochs=3, shuffle=False, verbose=0, callbacks=callbacks).history["loss"][-1]
+
+
+def main():
+    mode = sys.argv[1]
+    hvd.init()
+    rng = numpy.random.default_rng(1)
+    x = rng.normal(size=(ROWS, 20)).astype("float32")
+    y = (x @ rng.normal(size=(20, 3))).argmax(1)
+    first, whole = hvd.rank() * BATCH, hvd.size() * BATCH
+    own = numpy.concatenate([numpy.arange(begin + first, begin + first + BATCH) for begin in range(0, ROWS, whole)])
+    model = make(100 + hvd.rank())  # other weights on each rank
+    loss = train(model, x[own], y[own], BATCH, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), mode,
+                 [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()])
+    alone = make(100)
+    expected = train(alone, x, y, whole, keras.optimizers.Adam(0.01), mode, [])
+    difference = max(float(numpy.abs(one - other).max()) for one, other in zip(model.get_weights(), alone.get_weights()))
+    print(f"keras {keras.__version__} on {keras.backend.backend()} {mode}: weights differ by {difference:.1e}", flush=True)
+    assert difference < 5e-6 and abs(loss - expected) < 1e-5, (difference, loss, expected)
+    print("the same as one process", hvd.rank(), flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

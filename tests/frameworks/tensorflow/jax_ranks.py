@@ -1,0 +1,101 @@
+"""coordd.jax in each rank of a job: coordrun -np 2 -- python3 jax_ranks.py"""
+
+import importlib.util
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.insert(0, os.path.join(ROOT, "client", "python"))
+os.environ.setdefault("COORDD_TIMEOUT", "60")
+
+if importlib.util.find_spec("jax") is None:
+    print(f"SKIPPED: {sys.executable} has no jax; tools/test-frameworks --tensorflow makes an environment that has it", file=sys.stderr)
+    sys.exit(77)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy  # noqa: E402
+
+import coordd.jax as hvd  # noqa: E402
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+TOTAL = sum(range(1, SIZE + 1))
+
+
+def expect(found, wanted, what=""):
+    assert numpy.allclose(numpy.asarray(found, numpy.complex128), numpy.asarray(wanted, numpy.complex128)), (what, found, wanted)
+
+
+def expect_error(text, call):
+    try:
+        jax.block_until_ready(call())
+    except Exception as error:  # JAX's own class, or ours
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"expected an error with {text!r}")
+
+
+def check_dtypes():
+    for dtype in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "bfloat16", "float32", "complex64",
+                  "float8_e4m3fn", "float8_e5m2"):
+        found = hvd.allreduce(jnp.full((3, 2), RANK + 1, dtype=dtype), op=hvd.Sum)
+        assert found.dtype == dtype
+        expect(found.astype("complex64"), numpy.full((3, 2), TOTAL), dtype)
+
+
+def check_trees():
+    tree = {"a": jnp.full((4,), RANK + 1.0), "b": [jnp.arange(3), jnp.float32(2.0)]}
+    found = jax.jit(lambda tree: hvd.allreduce(tree, name="tree", op=hvd.Sum))(tree)
+    expect(found["a"], numpy.full(4, TOTAL))
+    expect(found["b"][0], SIZE * numpy.arange(3))
+    expect(found["b"][1], 2.0 * SIZE)
+
+
+def check_exchanges():
+    for wrap in (lambda call: call, jax.jit):
+        expect(wrap(lambda x: hvd.allgather(x, name="g"))(jnp.full((2, 3), float(RANK))),
+               numpy.repeat(numpy.arange(SIZE), 2)[:, None] * numpy.ones(3))
+        expect(wrap(lambda x: hvd.broadcast(x, SIZE - 1, name="b"))(jnp.float32(RANK)), SIZE - 1)
+        expect(wrap(lambda x: hvd.alltoall(x, name="t"))(jnp.full((SIZE,), RANK)), numpy.arange(SIZE))
+        expect(wrap(lambda x: hvd.reducescatter(x, name="r", op=hvd.Sum))(jnp.arange(2.0 * SIZE)),
+               SIZE * numpy.arange(2 * RANK, 2 * RANK + 2))
+
+
+def check_gradients():
+    x = jnp.full((SIZE,), RANK + 1.0)
+    for name, call, wanted in (
+            ("sum", lambda x: hvd.allreduce(x * x, name="gs", op=hvd.Sum), 2 * (RANK + 1.0) * SIZE),
+            ("mean", lambda x: hvd.allreduce(x * x, name="gm"), 2 * (RANK + 1.0)),
+            ("gather", lambda x: hvd.allgather(3 * x, name="gg"), 3.0),
+            ("broadcast", lambda x: hvd.broadcast(x, 0, name="gb"), float(RANK == 0)),
+            ("scatter", lambda x: hvd.reducescatter(x, name="gr", op=hvd.Sum), SIZE),
+            ("all", lambda x: hvd.alltoall(x, name="ga"), 1.0)):
+        expect(jax.jit(jax.grad(lambda x: call(x).sum()))(x), numpy.full(SIZE, wanted), name)  # noqa: B023
+
+
+def check_other_orders():
+    order = list(range(32))[::(1 if RANK == 0 else -1)]
+
+    @jax.jit
+    def step(x):
+        done = {i: hvd.allreduce(x * i, name=f"o{i}", op=hvd.Sum) for i in order}
+        return [done[i] for i in range(32)]
+
+    for i, one in enumerate(step(jnp.ones(1000))):
+        expect(one, numpy.full(1000, i * SIZE))
+
+
+def check_errors():
+    expect_error("multiple of", lambda: hvd.alltoall(jnp.ones(SIZE + 1)) if SIZE > 1 else 1 / 0) if SIZE > 1 else None
+    if SIZE > 1:
+        expect_error("has shape", lambda: hvd.allreduce(jnp.ones(3 + RANK), name="bad"))
+    expect(hvd.allreduce(jnp.ones(3), op=hvd.Sum), numpy.full(3, SIZE))
+
+
+if __name__ == "__main__":
+    checks = [value for name, value in sorted(vars().items()) if name.startswith("check_")]
+    for check in checks:
+        check()
+    hvd.shutdown()
+    print(f"{len(checks)} checks of coordd.jax on {SIZE} ranks, jax {jax.__version__}", flush=True)

@@ -1,0 +1,298 @@
+"""Whole programs: Keras on each of its backends, scripts that are written for Horovod, and ranks that are killed or interrupted."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+if importlib.util.find_spec("tensorflow") is None:
+    print(f"SKIPPED: {sys.executable} has no tensorflow; tools/test-frameworks --tensorflow makes an environment that has it",
+          file=sys.stderr)
+    sys.exit(77)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+COORDRUN = os.path.join(os.environ.get("COORDD_BUILD_DIR", os.path.join(ROOT, "build")), "bin", "coordrun")
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATIENCE_S = max(300.0, float(os.environ.get("COORDD_TEST_PATIENCE_S", "0")) / 2)
+
+# As of horovod's tensorflow2_keras_mnist.py and tensorflow2_synthetic_benchmark.py: what they import and call.
+HOROVOD_KERAS = """
+import numpy
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+from horovod.tensorflow.keras.callbacks import MetricAverageCallback
+
+hvd.init()
+gpus = tf.config.experimental.list_physical_devices("GPU")
+for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+if gpus:
+    tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+images = numpy.random.default_rng(hvd.rank()).normal(size=(64, 8, 8, 1)).astype("float32")
+dataset = tf.data.Dataset.from_tensor_slices((images, (images.mean((1, 2, 3)) > 0).astype("int64"))).repeat().batch(16)
+model = tf.keras.Sequential([tf.keras.layers.Conv2D(4, [3, 3], activation="relu"), tf.keras.layers.Flatten(),
+                             tf.keras.layers.Dense(2, activation="softmax")])
+scaled_lr = 0.001 * hvd.size()
+opt = hvd.DistributedOptimizer(tf.optimizers.Adam(scaled_lr), backward_passes_per_step=1, average_aggregated_gradients=True)
+legacy = {"experimental_run_tf_function": False} if hasattr(tf.keras.Model, "_get_compile_args") else {}
+model.compile(loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"], **legacy)
+callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), MetricAverageCallback(),
+             hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled_lr, warmup_epochs=3, verbose=1)]
+model.fit(dataset, steps_per_epoch=4, callbacks=callbacks, epochs=4, verbose=0)
+weights = [hvd.allgather(w[None], name="w") for w in model.get_weights()]
+assert all((numpy.asarray(one) == numpy.asarray(one)[0]).all() for one in weights)
+print("same weights on", hvd.size(), "ranks", hvd.rank(), tf.keras.Model.__module__)
+"""
+
+HOROVOD_TAPE = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+hvd.init()
+data = tf.random.uniform([8, 16])
+target = tf.random.uniform([8, 1], minval=0, maxval=9, dtype=tf.int64)
+model = tf.keras.Sequential([tf.keras.layers.Dense(10)])
+opt = tf.optimizers.SGD(0.01)
+compression = hvd.Compression.fp16
+
+
+@tf.function
+def benchmark_step(first_batch):
+    with tf.GradientTape() as tape:
+        probs = model(data, training=True)
+        loss = tf.losses.SparseCategoricalCrossentropy(from_logits=True)(target, probs)
+    tape = hvd.DistributedGradientTape(tape, compression=compression)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    opt.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+model.build((8, 16))
+opt.build(model.trainable_variables)
+for index in range(4):
+    benchmark_step(first_batch=index == 0)
+    if index == 0:
+        hvd.broadcast_variables(model.variables, root_rank=0)
+        hvd.broadcast_variables(opt.variables() if callable(opt.variables) else opt.variables, root_rank=0)
+same = hvd.allgather(model.trainable_variables[0][None] if isinstance(model.trainable_variables[0], tf.Variable)
+                     else model.trainable_variables[0].value[None])
+assert (same == same[:1]).numpy().all()
+print("same weights on", hvd.size(), "ranks", hvd.rank(), tf.keras.Model.__module__)
+"""
+
+# A rank is killed in the middle: the others go on in the same traced function, or in the next fit().
+LOSS = """
+import os
+import signal
+import sys
+import tensorflow as tf
+import coordd.tensorflow as hvd
+
+hvd.init()
+traced = []
+mode = sys.argv[1]
+
+
+def plain(x):
+    traced.append(1)
+    return hvd.allreduce(x, name="step", op=hvd.Sum)
+
+
+step = plain if mode == "eager" else tf.function(plain, jit_compile=mode == "xla")
+state = hvd.elastic.TensorFlowState([tf.Variable(0.0)], batch=0)
+
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 30:
+        if state.batch == 10 and hvd.size() == 3 and hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        total = float(step(tf.ones([4]))[0])
+        assert total == hvd.size(), total
+        state.variables[0].assign_add(total)
+        state.batch += 1
+        state.commit()
+    return total
+
+
+total = train(state)
+assert mode == "eager" or len(traced) == 1, traced
+assert float(state.variables[0]) == 10 * 3 + 20 * 2, state.variables
+print("went on with", int(total), "ranks", hvd.rank())
+"""
+
+LOSS_IN_FIT = """
+import os
+import signal
+import sys
+import keras
+import numpy
+import coordd.keras as hvd
+
+hvd.init()
+keras.utils.set_random_seed(hvd.rank())
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", run_eagerly=sys.argv[1] == "eager",
+              jit_compile=sys.argv[1] == "xla")
+state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+x = numpy.random.default_rng(hvd.rank()).normal(size=(64, 4)).astype("float32")
+
+
+class Kill(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if hvd.size() == 3 and hvd.rank() == 1 and state.epoch == 1 and batch == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@hvd.elastic.run
+def train(state):
+    model.fit(x, x[:, :2], batch_size=16, initial_epoch=state.epoch, epochs=4, verbose=0, callbacks=[
+        hvd.elastic.UpdateBatchStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state, batches_per_commit=2), Kill()])
+
+
+train(state)
+weights = hvd.allgather_object(model.get_weights())
+assert all((one == other).all() for mine in weights for one, other in zip(mine, weights[0]))
+print("went on with", hvd.size(), "ranks", hvd.rank(), state.epoch)
+"""
+
+JAX_DISTRIBUTED = """
+import jax
+import coordd.jax as hvd
+
+hvd.initialize(local_device_ids=[0])
+from jax.experimental import multihost_utils
+found = multihost_utils.process_allgather(jax.numpy.array([hvd.rank() + 1.0])).ravel().tolist()
+print("gathered", found, "of", len(jax.devices()), "devices", flush=True)
+jax.distributed.shutdown()
+hvd.shutdown()
+"""
+
+ENDLESS_FIT = """
+import keras
+import numpy
+import coordd.keras as hvd
+
+hvd.init()
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+x = numpy.ones((64, 4))
+model.fit(x, x[:, :2], batch_size=16, epochs=1, verbose=0)
+print("steps are made", flush=True)
+model.fit(x, x[:, :2], batch_size=16, epochs=10 ** 6, verbose=0)
+"""
+
+
+class ProgramTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="coordd-tensorflow-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "client", "python"), "TF_CPP_MIN_LOG_LEVEL": "3",
+                            "COORDD_TIMEOUT": "60", "TMPDIR": self.folder}
+
+    def command(self, flags, text, *arguments):
+        path = os.path.join(self.folder, "program.py")
+        with open(path, "w", encoding="utf-8") as program:
+            program.write(text)
+        return [COORDRUN, *flags, "--", sys.executable, path, *arguments]
+
+    def run_program(self, flags, text, *arguments, **variables):
+        ended = subprocess.run(self.command(flags, text, *arguments), env={**self.environment, **variables}, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False)
+        return ended.returncode, ended.stdout
+
+
+class Programs(ProgramTest):
+
+    def test_scripts_for_horovod(self):
+        for text in (HOROVOD_KERAS, HOROVOD_TAPE):
+            status, said = self.run_program(["--horovod", "-np", "2"], text)
+            self.assertEqual((status, said.count("same weights on 2 ranks")), (0, 2), said)
+
+    @unittest.skipIf(importlib.util.find_spec("tf_keras") is None, "no tf_keras here")
+    def test_scripts_for_horovod_with_keras_2(self):
+        for text in (HOROVOD_KERAS, HOROVOD_TAPE):
+            status, said = self.run_program(["--horovod", "-np", "2"], text, TF_USE_LEGACY_KERAS="1")
+            self.assertEqual((status, said.count("same weights on 2 ranks")), (0, 2), said)
+
+    def test_the_example_goes_on_when_a_worker_dies(self):
+        with open(os.path.join(ROOT, "client", "examples", "python", "keras_digits.py"), encoding="utf-8") as program:
+            text = program.read().replace("os.path.dirname(os.path.abspath(__file__))",
+                                          repr(os.path.join(ROOT, "client", "examples", "python")))
+        status, said = self.run_program(["-np", "3", "--min-np", "2"], text, "--elastic", "--crash", "2:3", "--epochs", "6")
+        self.assertEqual(status, 0, said)
+        self.assertGreater(float(re.findall(r"test accuracy (\S+) with 2 worker", said)[0]), 0.8, said)
+
+    def test_the_benchmark_says_images_per_second(self):
+        with open(os.path.join(ROOT, "client", "examples", "python", "tensorflow_synthetic_benchmark.py"), encoding="utf-8") as program:
+            status, said = self.run_program(["-np", "2"], program.read(), "--model", "MobileNetV2", "--image-size", "32", "--batch-size",
+                                            "2", "--num-warmup-batches", "1", "--num-batches-per-iter", "1", "--num-iters", "2")
+        self.assertRegex(said, r"Total img/sec on 2 worker\(s\): \d+\.\d \+-\d+\.\d")
+        self.assertEqual(status, 0, said)
+
+    @unittest.skipIf(importlib.util.find_spec("jax") is None, "no jax here")
+    def test_jax_has_the_devices_of_all_ranks(self):
+        status, said = self.run_program(["-np", "2"], JAX_DISTRIBUTED, JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo")
+        self.assertEqual((status, said.count("gathered [1.0, 2.0] of 2 devices")), (0, 2), said)
+
+    def test_fit_on_two_ranks_is_that_of_one_process(self):
+        cases = [("tensorflow", mode) for mode in ("auto", "true", "eager")]
+        cases += [(name, "auto") for name in ("jax", "torch") if importlib.util.find_spec(name) is not None]
+        for backend, mode in cases:
+            with self.subTest(backend=backend, mode=mode):
+                with open(os.path.join(HERE, "fit.py"), encoding="utf-8") as program:
+                    status, said = self.run_program(["-np", "2"], program.read(), mode, KERAS_BACKEND=backend)
+                self.assertEqual((status, said.count("the same as one process")), (0, 2), said)
+
+
+class Losses(ProgramTest):
+
+    def test_a_rank_is_killed(self):
+        for mode in ("eager", "graph", "xla"):
+            with self.subTest(mode=mode):
+                status, said = self.run_program(["-np", "3", "--min-np", "2"], LOSS, mode)
+                self.assertEqual((status, said.count("went on with 2 ranks")), (0, 2), said)
+
+    def test_a_rank_is_killed_in_fit(self):
+        for mode in ("graph", "eager", "xla"):
+            with self.subTest(mode=mode):
+                status, said = self.run_program(["-np", "3", "--min-np", "2"], LOSS_IN_FIT, mode)
+                self.assertEqual((status, said.count("went on with 2 ranks")), (0, 2), said)
+
+    def test_a_rank_is_killed_and_nothing_is_taken_back(self):
+        status, said = self.run_program(["-np", "3", "--min-np", "2", "--on-failure", "continue"], LOSS_IN_FIT, "graph")
+        self.assertEqual((status, said.count("went on with 2 ranks")), (0, 2), said)
+
+    def test_ctrl_c_ends_fit(self):
+        with tempfile.NamedTemporaryFile("w+") as output:
+            child = subprocess.Popen(self.command(["-np", "2"], ENDLESS_FIT), env=self.environment, stdout=output,
+                                     stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                end = time.monotonic() + PATIENCE_S
+                while len(re.findall("steps are made", said_in(output))) < 2:
+                    self.assertLess(time.monotonic(), end, said_in(output))
+                    self.assertIsNone(child.poll(), said_in(output))
+                    time.sleep(0.1)
+                os.killpg(child.pid, signal.SIGINT)
+                status = child.wait(PATIENCE_S)
+            finally:
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+            self.assertEqual(status, 130, said_in(output))
+
+
+def said_in(file):
+    with open(file.name, encoding="utf-8", errors="replace") as said:
+        return said.read()
+
+
+if __name__ == "__main__":
+    unittest.main()
