@@ -14,6 +14,18 @@
 #include "worker/protocol/plan_reader.h"
 
 namespace coordd {
+namespace {
+
+// As it was announced, if the message tells of its end.
+std::optional<v1::ProcessSetChange> EndingSet(const ProcessSetState& sets,
+                                              const v1::CoordinatorMessage& message) {
+  const v1::ProcessSetChange& change = message.process_set_change();
+  const bool ends =
+      message.has_process_set_change() && change.code() == 0 && change.ranks().empty();
+  return ends ? sets.Announced(ProcessSetId{change.process_set()}) : std::nullopt;
+}
+
+}  // namespace
 
 void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
   const WorkerTurn turn{now, out};
@@ -132,9 +144,12 @@ void WorkerState::On(CoordinatorSaid& in, const WorkerTurn& turn) {
     return;
   }
   generation_.heard.Begin(message.position());
+  const auto ending = EndingSet(generation_.process_sets, message);
   OnGenerationMessage(message, turn);
-  if (!options_.cluster_id.empty() && succession_.live())
-    generation_.heard.Keep(std::move(in.message));
+  if (options_.cluster_id.empty() || !succession_.live()) return;
+  generation_.heard.Keep(std::move(in.message));
+  // Behind the word of its end, which of a set that its members have made alone went to that set.
+  if (ending.has_value()) generation_.heard.log().NoteEnded(*ending);
 }
 
 void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message,
@@ -218,7 +233,6 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const W
     generation_.heard.log().DropKept(id);
     return;
   }
-  generation_.heard.log().NoteEnded(*before);
   const absl::Status why =
       absl::FailedPreconditionError(absl::StrCat("process set ", ToInt(id), " has been removed"));
   pending_.FailThose([id](const TensorSpec& spec) { return spec.process_set == id; }, why, turn);

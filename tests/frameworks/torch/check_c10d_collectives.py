@@ -1,5 +1,7 @@
 """Every collective of torch.distributed against what it should give. Run by c10d_ranks.py."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -240,6 +242,32 @@ def check_many_groups_one_after_the_other():
         dist.all_reduce(tensor, group=group)
         equal(tensor, [float(turn * size)])
         dist.destroy_process_group(group)
+
+
+def check_groups_use_one_worker_and_have_operations_of_their_own():
+    rank, size = ranks()
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    if rank < 2:
+        threads = len(os.listdir("/proc/self/task"))
+        third = dist.new_group([0, 1], use_local_synchronization=True)
+        assert len(os.listdir("/proc/self/task")) == threads
+        for group, value in ((first, 1.0), (second, 2.0), (third, 3.0)):  # one name and tag in each
+            if rank == 0:
+                dist.isend(torch.tensor([value]), 1, group=group)
+        for group, value in ((third, 3.0), (second, 2.0), (first, 1.0)):
+            received = torch.zeros(1)
+            if rank == 1:
+                dist.recv(received, 0, group=group)
+                equal(received, [value])
+            uneven = torch.empty(2 * (rank + 1))
+            dist.all_to_all_single(uneven, torch.full((3,), value + rank), [rank + 1] * 2, [1, 2], group=group)
+            equal(uneven, torch.tensor([value, value + 1]).repeat_interleave(rank + 1))
+            dist.monitored_barrier(group)
+        dist.destroy_process_group(third)
+    dist.barrier()
+    for group in (first, second):
+        if rank < 2:
+            dist.destroy_process_group(group)
 
 
 def check_split_group():

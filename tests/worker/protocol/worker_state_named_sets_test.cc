@@ -184,5 +184,18 @@ TEST_F(DetachedNamedSetsTest, AreReportedWithTheirNamesAndOpenRequestsAskedAnew)
   EXPECT_THAT(requests[0].ranks(), ElementsAre(0, 1));
 }
 
+// Whoever has not heard of the end is told: coordd has to know to whom that went.
+TEST_F(DetachedNamedSetsTest, AnEndIsReportedWithItsSet) {
+  Ask(5, "tp", {0, 2});
+  member_.ChangeNamed("tp", 4, {0, 2}, /*position=*/3);
+  Ask(6, "", {}, /*remove=*/4);
+  member_.ChangeNamed("tp", 4, {}, /*position=*/5);
+  const v1::ResumeReport report = ComesBack();
+  ASSERT_THAT(report.process_sets(), SizeIs(1));
+  EXPECT_EQ(report.process_sets(0).process_set(), 4);
+  EXPECT_EQ(report.process_sets(0).name(), "tp");
+  EXPECT_THAT(report.received_by(), ElementsAre(4, 4));
+}
+
 }  // namespace
 }  // namespace coordd

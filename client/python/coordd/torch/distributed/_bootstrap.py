@@ -22,8 +22,8 @@ _started: "List[subprocess.Popen[bytes]]" = []
 _of_parents: "List[subprocess.Popen[bytes]]" = []
 
 
-def join(store, rank: int, size: int, timeout_s: float) -> "tuple[_native.Worker, str]":
-    """A worker of a job that is this group's, and the job's name. Collective: all members of the group. HorovodInternalError:
+def join(store, rank: int, size: int, timeout_s: float) -> _native.Worker:
+    """A worker of a job that is this group's. Collective: all members of the group. HorovodInternalError:
     coordd cannot be reached, or a member does not come."""
     turn = (store.add("coordd/members", 1) - 1) // size  # a store may serve groups of the same name one after the other
     store.set(f"coordd/{turn}/host/{rank}", _host())
@@ -37,7 +37,7 @@ def join(store, rank: int, size: int, timeout_s: float) -> "tuple[_native.Worker
     options = _reach(place)
     return _native.Worker(job=job, min_workers=size, max_workers=size, has_launcher_rank=1, launcher_rank=rank,
                           launcher_local_rank=-1, join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s,
-                          on_failure="end", **options), job
+                          on_failure="end", **options)
 
 
 def use(coordinator: str) -> None:

@@ -1,7 +1,8 @@
 """How the members of one group reach each other. Everything else of this package asks a Channel.
 
-Today a group is a job of its own with a worker of its own, since coordd makes a process set only when all ranks of a job ask, while
-torch asks the members alone. Its collectives are those of a comm, in one order; sends and receives are named operations.
+The default group is a job of coordd's, and so is a group of which coordd's default group does not know the members. Other groups are
+process sets of its job (_job.py), made by their members alone. The collectives of a group are those of a comm, in one order; sends,
+receives and uneven exchanges are named operations.
 
 Members are counted as torch counts them: coordd may number them otherwise (ranks of one node are neighbours), and what a comm delivers
 in the order of its members is put into torch's.
@@ -11,18 +12,17 @@ import ctypes
 import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 
 from coordd import _library, _native, _store
 from coordd.exceptions import CoorddError
-from coordd.torch.distributed import _bootstrap
+from coordd.torch.distributed import _job
 from coordd.torch.distributed._errors import as_backend_error, backend_error
 
 _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
-_GOODBYE_S = 60.0  # for others that are still in the last collective
-_SHUTDOWN_S = 10.0
+_NO_SET = ("ABORTED", "UNAVAILABLE", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED")  # what ends all members' attempts to be a set of a job
 
 _COMM_CALLS: Dict[str, List[Any]] = {
     "allreduce": [c_void_p, c_void_p, c_int64, c_int32, c_int32],
@@ -47,25 +47,68 @@ def _declared():
     return create, free, calls
 
 
+class Inside(NamedTuple):
+    """Where the members of a group are: ranks of this job, in the group's order. `label`: what they all call it."""
+
+    job: _job.Job
+    ranks: List[int]
+    label: str
+
+
 class Channel:
     """Collectives: one thread at a time. The rest is thread-safe. DistBackendError: coordd's sentence."""
 
-    def __init__(self, store, rank: int, size: int, timeout_s: float):
-        """Collective: all members."""
+    def __init__(self, store, rank: int, size: int, timeout_s: float, inside: Optional[Inside] = None):
+        """Collective: all members. Without `inside` they become a job of their own."""
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._pid, self._leaving = os.getpid(), threading.Lock()
         self._comm = c_void_p()
-        create, self._free, self._calls = _declared()
+        self._create, self._free, self._calls = _declared()
+        self._over = False
         try:
-            self.worker, self.job = _bootstrap.join(store, rank, size, timeout_s)
+            self.order = self._join_set(inside) if inside is not None else None  # by coordd's number of a member; None: the same
+            if self._comm.value is None:
+                self.order = self._join_job(store)
         except CoorddError as error:
             raise as_backend_error(error) from None
-        self._over = False
-        self._check(create(self.worker.pointer, 0, b"torch", timeout_s, byref(self._comm)))
-        self.allreduce: Callable[[int, int, int, int], None] = self._in_place_allreduce()
-        self.order = self._torch_ranks()  # by coordd's rank; None: the same
         self._coordd_ranks = None if self.order is None else [self.order.index(one) for one in range(size)]
+        self.allreduce: Callable[[int, int, int, int], None] = self._in_place_allreduce()
+        self.job.enter()
         _channels.append(self)
+
+    def _join_job(self, store) -> Optional[List[int]]:
+        """The members' ranks in torch, if they differ from those in the job."""
+        self.job, self.set, self._job_ranks = _job.Job(store, self.rank, self.size, self.timeout_s), 0, None
+        self._make_comm()
+        order = self._torch_ranks()
+        if order is not None:
+            self._job_ranks = [order.index(one) for one in range(self.size)]
+        return order
+
+    def _join_set(self, inside: Inside) -> Optional[List[int]]:
+        """Likewise. There is no comm if the job has ended, or has no room for another set: then the members need one of their own."""
+        self.job, self._job_ranks = inside.job, inside.ranks
+        try:
+            self.set = inside.job.add_set(inside.label, inside.ranks, self.timeout_s)
+            self._make_comm()
+        except CoorddError as error:
+            if error.code not in _NO_SET:
+                raise
+        by_rank = sorted(range(self.size), key=lambda one: inside.ranks[one])
+        return None if by_rank == list(range(self.size)) else by_rank
+
+    def _make_comm(self) -> None:
+        status = self._create(self.job.worker.pointer, self.set, b"torch", self.timeout_s, byref(self._comm))
+        if status != 0:
+            raise _native.call_error(status)
+
+    @property
+    def worker(self) -> _native.Worker:
+        return self.job.worker
+
+    def inside(self, ranks: Sequence[int], label: str) -> Inside:
+        """For a group of these members."""
+        return Inside(self.job, [self.job_rank(one) for one in ranks], label)
 
     def _check(self, status: int) -> None:
         if status != 0:
@@ -78,7 +121,11 @@ class Channel:
         return None if order == list(range(self.size)) else order
 
     def coordd_rank(self, rank: int) -> int:
+        """Among the members of the comm."""
         return rank if self._coordd_ranks is None else self._coordd_ranks[rank]
+
+    def job_rank(self, rank: int) -> int:
+        return rank if self._job_ranks is None else self._job_ranks[rank]
 
     # --- collectives, in the order of the group
 
@@ -136,7 +183,7 @@ class Channel:
         prepared.words[_native.INPUT_WORD] = out_of.data_ptr() or 64
         prepared.words[_native.OUTPUT_WORD] = target.data_ptr() or 64
         prepared.words[_native.CAPACITY_WORD] = target.numel()
-        work = self._submit("coordd_alltoall_async", prepared, (c_int64 * self.size)(*splits), c_size_t(self.size))
+        work = self._submit("coordd_alltoall_async", prepared, self.set, (c_int64 * self.size)(*splits), c_size_t(self.size))
         try:
             _native.wait_or_keep(work, (target, out_of))
         except CoorddError as error:
@@ -152,28 +199,33 @@ class Channel:
         return self._one_to_one("coordd_receive_async", name, tensor, source)
 
     def _one_to_one(self, function: str, name: str, tensor: torch.Tensor, peer: int) -> _native.Work:
-        prepared = _native.Prepared(name, [tensor.numel() * tensor.element_size()], _BYTES)
+        own = name if self.set == 0 else f"{self.set}/{name}"  # two ranks may be in several groups
+        prepared = _native.Prepared(own, [tensor.numel() * tensor.element_size()], _BYTES)
         prepared.words[_native.INPUT_WORD] = prepared.words[_native.OUTPUT_WORD] = tensor.data_ptr() or 64
-        return self._submit(function, prepared, c_int32(self.coordd_rank(peer)))
+        return self._submit(function, prepared, 0, c_int32(self.job_rank(peer)))
 
-    def _submit(self, function: str, prepared: _native.Prepared, *arguments: Any) -> _native.Work:
-        status = _library.library().function(function)(self.worker.pointer, prepared.reference, *arguments, None,
+    def _submit(self, function: str, prepared: _native.Prepared, process_set: int, *arguments: Any) -> _native.Work:
+        options = _native.call_options(process_set, 1.0, 1.0, self.timeout_s)
+        status = _library.library().function(function)(self.job.worker.pointer, prepared.reference, *arguments, options,
                                                        prepared.work_reference)
         self._check(status)
         return _native.Work((prepared.work.value,), prepared.structure.name.decode(errors="replace"))
 
     # --- small values
 
+    def _key(self, key: str) -> str:
+        return key if self.set == 0 else f"torch.group/{self.set}/{key}"
+
     def put(self, key: str, value: bytes) -> None:
         try:
-            _store.put(self.worker, key, value, self.timeout_s)
+            _store.put(self.job.worker, self._key(key), value, self.timeout_s)
         except CoorddError as error:
             raise as_backend_error(error) from None
 
     def get(self, key: str, timeout_s: float) -> Optional[bytes]:
         """None: nobody has put it there in time."""
         try:
-            return _store.get(self.worker, key, timeout_s)
+            return _store.get(self.job.worker, self._key(key), timeout_s)
         except CoorddError as error:
             if error.code == "DEADLINE_EXCEEDED":
                 return None
@@ -181,71 +233,36 @@ class Channel:
 
     # --- the end
 
-    def leave(self, others_first: bool = True) -> None:
-        """Not a collective. Says goodbye once all members do, since a goodbye ends the group for those who are still in its last
-        collective; after a minute in any case."""
+    def leave(self, others_first: bool = True, unused: bool = True) -> None:
+        """Not a collective, and does not wait. What others have called with this rank and it has not fails at their timeout, or as soon
+        as this rank has left the job: with the last of its groups (Job.leave). `unused`: no thread is in a call of the comm."""
         with self._leaving:
             if self._over or self._pid != os.getpid():
                 return
             self._over = True
-        work = None
-        if others_first:
-            try:
-                work = self._goodbye()
-            except Exception:
-                work = None
-        thread = threading.Thread(target=self._end, args=(work,), name="coordd-c10d-leave", daemon=True)
-        _ends.append(thread)
-        thread.start()
-
-    def _goodbye(self) -> Optional[_native.Work]:
-        pointer = c_void_p()
-        options = _native.call_options(0, 1.0, 1.0, _GOODBYE_S)
-        status = _library.library().function("coordd_barrier_async")(self.worker.pointer, c_char_p(b"torch.goodbye"), options,
-                                                                     byref(pointer))
-        return None if status != 0 else _native.Work((pointer.value or 0,), "torch.goodbye")
-
-    def _end(self, work: Optional[_native.Work]) -> None:
-        try:
-            if work is not None:
-                work.wait()
-        except CoorddError:
-            pass  # somebody has left, or was lost
-        del work
-        comm, self._comm = self._comm, c_void_p()
-        self._free(comm)
-        self.worker.shutdown(_SHUTDOWN_S)
+        comm = c_void_p(self._comm.value)
+        self._comm.value = None  # for whoever calls it all the same
+        if unused:
+            self._free(comm)
         if self in _channels:
             _channels.remove(self)
-
-    def fail(self, what: str) -> None:
-        """Instead of leave(): an error ends the program."""
-        self._over = True
-        self.worker.fail(what, 2.0)
+        self.job.leave(others_first)
 
 
 _channels: List[Channel] = []
-_ends: List[threading.Thread] = []
+fail_all = _job.fail_all
 
 
 def leave_all() -> None:
     """At the end of the process."""
-    for channel in list(_channels):
+    for channel in reversed(list(_channels)):
         channel.leave()
-    for thread in list(_ends):
-        thread.join(_GOODBYE_S + _SHUTDOWN_S)
-    _ends.clear()
-
-
-def fail_all(what: str) -> None:
-    for channel in list(_channels):
-        channel.fail(what)
+    _job.await_ends()
 
 
 def _abandon() -> None:
     _kept.extend(_channels)  # the parent's: nothing of them is touched in the child of a fork
     _channels.clear()
-    _ends.clear()
 
 
 _kept: List[Channel] = []

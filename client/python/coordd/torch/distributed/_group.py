@@ -7,7 +7,7 @@
 
 import os
 from datetime import timedelta
-from typing import Any, List
+from typing import Any, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -26,17 +26,18 @@ _DEFAULT_S = 1800.0
 
 
 _alive: List["Group"] = []  # torch's C++ does not keep the Python half
+_default: List["Group"] = []  # the default group, if it is one of ours: others are process sets of its job
 
 
 class Group(Reductions, Exchanges, PointToPoint, Barriers):
     """All calls of torch.distributed, over a Channel."""
 
-    def _begin(self, store, rank: int, size: int, timeout) -> None:
+    def _begin(self, store, rank: int, size: int, timeout, inside: Optional[_channel.Inside]) -> None:
         """Collective: all members."""
         seconds = timeout.total_seconds() if timeout is not None else _DEFAULT_S
         _ends.tell_of_uncaught_errors(_channel.fail_all)
         _watch_the_exit()
-        self._setup(_channel.Channel(store, rank, size, max(seconds, 0.001)), keeps_works=not KEEPS_WORKS)
+        self._setup(_channel.Channel(store, rank, size, max(seconds, 0.001), inside), keeps_works=not KEEPS_WORKS)
         self._setup_point_to_point()
         _alive.append(self)
 
@@ -70,17 +71,24 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
 
     def _end(self, others_first: bool) -> None:
         self._lane.end()
-        self._channel.leave(others_first)
+        unused = self._lane.lock.acquire(blocking=False)
+        try:
+            self._channel.leave(others_first, unused)
+        finally:
+            if unused:
+                self._lane.lock.release()
         if self in _alive:
             _alive.remove(self)
+        if self in _default:
+            _default.remove(self)
 
 
 class BackendOfTorch(Group, c10d.Backend):
-    def __init__(self, store, rank: int, size: int, timeout, options=None):
+    def __init__(self, store, rank: int, size: int, timeout, options=None, inside: Optional[_channel.Inside] = None):
         c10d.Backend.__init__(self, rank, size)
         self._options_ = options if isinstance(options, c10d.Backend.Options) else c10d.Backend.Options(
             NAME, timeout=timeout or timedelta(seconds=_DEFAULT_S))
-        self._begin(store, rank, size, timeout)
+        self._begin(store, rank, size, timeout, inside)
 
     @property
     def options(self):
@@ -103,14 +111,14 @@ class BackendOfTorch(Group, c10d.Backend):
         if self._rank_ not in ranks:
             return None
         timeout = getattr(opts, "_timeout", None) or timedelta(seconds=self._channel.timeout_s)
-        return BackendOfTorch(store, ranks.index(self._rank_), len(ranks), timeout, opts)
+        return BackendOfTorch(store, ranks.index(self._rank_), len(ranks), timeout, opts, self._channel.inside(ranks, "split"))
 
 
 class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined,misc]
-    def __init__(self, store, rank: int, size: int, timeout, name: str = ""):
+    def __init__(self, store, rank: int, size: int, timeout, name: str = "", inside: Optional[_channel.Inside] = None):
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[attr-defined]
         self._name_, self._description = name, "undefined"
-        self._begin(store, rank, size, timeout)
+        self._begin(store, rank, size, timeout, inside)
 
     def rank(self):
         return self._rank_
@@ -153,9 +161,16 @@ KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split("+")[0].split(
 
 def create(opts: Any, options: Any = None):
     """What torch calls on each member of a group."""
+    ranks = list(getattr(opts, "global_ranks_in_group", None) or ())  # none: it is the default group
+    inside = _default[0]._channel.inside(ranks, "group") if ranks and _default else None
+    group: Any
     if HAS_BACKEND:
-        return BackendOfTorch(opts.store, opts.group_rank, opts.group_size, opts.timeout, options)
-    return WholeGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, str(opts.group_id))
+        group = BackendOfTorch(opts.store, opts.group_rank, opts.group_size, opts.timeout, options, inside)
+    else:
+        group = WholeGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, str(opts.group_id), inside)
+    if not ranks:
+        _default[:] = [group]
+    return group
 
 
 _watched: List[bool] = []
@@ -178,6 +193,7 @@ def _leave() -> None:
 
 def _watch_again() -> None:
     _watched.clear()
+    _default.clear()  # the parent's
 
 
 os.register_at_fork(after_in_child=_watch_again)

@@ -1,0 +1,113 @@
+"""The job that groups of this process are in: one worker for the default group and for those whose members are ranks of it, each of
+which is a process set that its members have made alone."""
+
+import collections
+import hashlib
+import os
+import threading
+from ctypes import byref, c_char_p, c_double, c_int32, c_size_t, c_void_p
+from typing import Dict, List, Optional, Sequence
+
+from coordd import _library, _native
+from coordd.torch.distributed import _bootstrap
+
+_GOODBYE_S = 60.0  # for others that are still in the last collective
+_SHUTDOWN_S = 10.0
+END_S = _GOODBYE_S + _SHUTDOWN_S
+
+
+class Job:
+    """Thread-safe. Ends when the last group has left it."""
+
+    def __init__(self, store, rank: int, size: int, timeout_s: float):
+        """Collective: all members. HorovodInternalError: coordd cannot be reached, or a member does not come."""
+        self.worker = _bootstrap.join(store, rank, size, timeout_s)
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._groups = 0
+        self._made: Dict[str, int] = collections.Counter()  # sets, by label and ranks
+        _jobs.append(self)
+
+    def add_set(self, label: str, ranks: Sequence[int], timeout_s: float) -> int:
+        """Collective among these ranks of the job, which say the same. The number of the set. HorovodInternalError: coordd's.
+
+        Its name is not that which torch gives the group: where groups are made by their members alone, ranks may count them
+        differently."""
+        key = hashlib.sha1(f"{label}/{','.join(map(str, sorted(ranks)))}".encode()).hexdigest()
+        with self._lock:
+            self._made[key] += 1  # the members make such sets one after the other
+            name = f"torch/{key}/{self._made[key]}"
+        number = c_int32()
+        status = _library.library().function("coordd_process_set_add_members")(
+            self.worker.pointer, name.encode(), (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(timeout_s),
+            byref(number))
+        if status != 0:
+            raise _native.call_error(status)
+        return number.value
+
+    def enter(self) -> None:
+        with self._lock:
+            self._groups += 1
+
+    def leave(self, others_first: bool) -> None:
+        """What a group does once. With the last one this rank leaves: once all others do, since a goodbye ends the job for those
+        who are still in a last collective; after a minute in any case."""
+        with self._lock:
+            self._groups -= 1
+            if self._groups > 0 or self._pid != os.getpid():
+                return
+        work = None
+        if others_first:
+            try:
+                work = self._goodbye()
+            except Exception:
+                work = None
+        thread = threading.Thread(target=self._end, args=(work,), name="coordd-c10d-leave", daemon=True)
+        _ends.append(thread)
+        thread.start()
+
+    def _goodbye(self) -> Optional[_native.Work]:
+        pointer = c_void_p()
+        options = _native.call_options(0, 1.0, 1.0, _GOODBYE_S)
+        status = _library.library().function("coordd_barrier_async")(self.worker.pointer, c_char_p(b"torch.goodbye"), options,
+                                                                     byref(pointer))
+        return None if status != 0 else _native.Work((pointer.value or 0,), "torch.goodbye")
+
+    def _end(self, work: Optional[_native.Work]) -> None:
+        try:
+            if work is not None:
+                work.wait()
+        except Exception:
+            pass  # somebody has left, or was lost
+        del work
+        self.worker.shutdown(_SHUTDOWN_S)
+        if self in _jobs:
+            _jobs.remove(self)
+
+    def fail(self, what: str) -> None:
+        """Instead of leave(): an error ends the program."""
+        self.worker.fail(what, 2.0)
+
+
+_jobs: List[Job] = []
+_ends: List[threading.Thread] = []
+
+
+def await_ends() -> None:
+    for thread in list(_ends):
+        thread.join(END_S)
+    _ends.clear()
+
+
+def fail_all(what: str) -> None:
+    for job in list(_jobs):
+        job.fail(what)
+
+
+def _abandon() -> None:
+    _kept.extend(_jobs)  # the parent's: nothing of them is touched in the child of a fork
+    _jobs.clear()
+    _ends.clear()
+
+
+_kept: List[Job] = []
+os.register_at_fork(after_in_child=_abandon)
