@@ -166,7 +166,7 @@ def check_what_xla_cannot():
         expect_error(UnsupportedError, "jit_compile=False", lambda: compiled(tf.ones([4])))
     if hvd.size() > 1:
         wrong = tf.function(lambda x: hvd.allreduce(x, name="xla.error"), jit_compile=True)
-        expect_error(tf.errors.InternalError, "has shape [1]", lambda: wrong(tf.ones([1 + hvd.rank()])))
+        expect_error(tf.errors.InternalError, "has shape", lambda: wrong(tf.ones([1 + hvd.rank()])))
 
 
 def check_a_saved_model():
