@@ -150,6 +150,22 @@ def check_appending_and_deleting():
     assert own.num_keys() == before
 
 
+def check_setting_leaves_no_parts_behind():
+    rank, size = ranks()
+    own = store()
+    dist.barrier()
+    before = parts_of_values(own)
+    dist.barrier()
+    for value in (bytes(200000), b"small", bytes(300000), b"", bytes([rank]) * 100000):
+        own.set("of all", value)  # all ranks at once
+        own.set(f"overwritten/{rank}", value)
+    assert own.get(f"overwritten/{rank}") == bytes([rank]) * 100000
+    dist.barrier()
+    assert parts_of_values(own) == before + 2 * (size + 1)
+    dist.barrier()
+    assert own.delete_key(f"overwritten/{rank}")
+
+
 def check_many_keys_at_once():
     rank, size = ranks()
     own = store()

@@ -23,6 +23,7 @@ _PART = b"\0coordd value in parts "
 _PREFIX = b"torch/"
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 _PART_WAIT_S = 5.0  # parts are there before their key
+_SWAPS = 100  # where others set a key at the same time, before the parts of what they set stay behind
 _DEFAULT = timedelta(seconds=300)
 _StoreError = getattr(dist, "DistStoreError", RuntimeError)
 
@@ -109,7 +110,26 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(key)
 
     def set(self, key, value):
-        self._put(key, _wire_key(key), self._in_parts(key, _bytes(value)))
+        wire, stored = _wire_key(key), self._in_parts(key, _bytes(value))
+        before: Optional[bytes] = None
+        for _ in range(_SWAPS):
+            now = self._swap(key, wire, before, stored)
+            if now == stored:
+                self._forget_parts(key, before or b"")
+                return
+            before = now
+        self._put(key, wire, stored)
+
+    def _swap(self, key: str, wire: bytes, wanted: Optional[bytes], stored: bytes) -> Optional[bytes]:
+        """Puts it under the key if that has what is wanted; what it has then. None: nothing."""
+        buffer, size = ctypes.create_string_buffer(_MAX_VALUE_BYTES), c_size_t()
+        status = self._compare(self._worker.pointer, wire, wanted, len(wanted or b""), stored, len(stored), buffer, _MAX_VALUE_BYTES,
+                               byref(size), self._limit.total_seconds())
+        if status == _NOT_FOUND:
+            return None
+        if status != 0:
+            raise self._failed(key)
+        return buffer.raw[:size.value]
 
     def _in_parts(self, key: str, value: bytes) -> bytes:
         """What is to stand under the key: the value, or where its parts are, which are stored before it."""
@@ -194,21 +214,16 @@ class Store(dist.Store):  # type: ignore[name-defined]
         if len(expected) > _MAX_VALUE_BYTES:
             raise ValueError(f"compare_set of the key {key!r}: the expected value has {len(expected)} bytes, at most {_MAX_VALUE_BYTES} "
                              "can be compared")
-        buffer, size = ctypes.create_string_buffer(_MAX_VALUE_BYTES), c_size_t()
         wire, stored = _wire_key(key), self._in_parts(key, desired)
         # As torch's stores have it: an empty value is expected of a key that is missing, too.
         for wanted in ([None, b""] if not expected else [expected]):
-            status = self._compare(self._worker.pointer, wire, wanted, len(wanted or b""), stored, len(stored), buffer,
-                                   _MAX_VALUE_BYTES, byref(size), self._limit.total_seconds())
-            if status == _NOT_FOUND:
+            now = self._swap(key, wire, wanted, stored)
+            if now is None:
                 self._forget_parts(key, stored)
                 return expected
-            if status != 0:
-                raise self._failed(key)
-            if size.value == 0 and stored and wanted is None:
+            if not now and stored and wanted is None:
                 continue  # it is there, and empty
             break
-        now = buffer.raw[:size.value]
         if now != stored:
             self._forget_parts(key, stored)
         return self._whole(key, now)
