@@ -17,11 +17,23 @@ extern "C" {
  * Thread-safe. Every call: INVALID_ARGUMENT beyond a bound, UNAVAILABLE coordd cannot be reached
  * within `timeout_seconds`, RESOURCE_EXHAUSTED the job has too many keys or bytes.
  *
- * coordd keeps it in memory. When coordd was killed and started again, members that come back bring
- * what each has set, added and compared, up to 1 MiB. What was appended is gone, and so is who was
- * last: of a key that several members have written, or one has deleted and another set, the value
- * of any of them stands there; numbers to which members add meanwhile may lack what was added
- * before. */
+ * coordd keeps it in memory, and each worker remembers what it has written. When coordd was killed
+ * and started again, calls wait until the members are back, and then find:
+ *
+ *  - every write that was answered to a member that comes back, or a later one of the same key. It
+ *    is the last that counts, of all that those who come back were answered; and a key that was
+ *    deleted last is not there.
+ *  - of a write that was not answered: that it was made, or that it was not.
+ *  - nothing of what a member has written last that does not come back: the key has an older value
+ *    then, or none. That holds too for who has the job's token and is no member.
+ *
+ * A worker remembers 1 MiB of keys and values, with 32 bytes for each; a key whose value was beyond
+ * that is not there. It remembers 256 KiB of keys that it has deleted; of those it has deleted
+ * before, what others had set may be there again.
+ *
+ * add and append are sent once: UNAVAILABLE says that coordd went away before it answered, and the
+ * number may have been added. All other calls are sent again, so that a set or delete whose answer
+ * was lost may be made twice; of what others have done in between it then knows nothing. */
 
 COORDD_API coordd_status_t coordd_store_set(coordd_worker_t* worker, const char* key,
                                             const void* value, size_t size_bytes,

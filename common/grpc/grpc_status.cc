@@ -63,6 +63,10 @@ bool WasTurnedAway(const absl::Status& status) {
          });
 }
 
+bool WasNeverSent(const absl::Status& status) {
+  return absl::IsUnavailable(status) && absl::StartsWith(status.message(), kFailedToConnect);
+}
+
 bool IsOfTheWay(const absl::Status& status) {
   if (absl::IsDeadlineExceeded(status))
     return absl::StartsWith(status.message(), "Deadline Exceeded");

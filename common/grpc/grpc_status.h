@@ -21,6 +21,8 @@ bool IsCertificateTrouble(const absl::Status& status);
 bool WasTurnedAway(const absl::Status& status);
 // Whether `status` is of the way to coordd, in gRPC's words, and not of what coordd answered.
 bool IsOfTheWay(const absl::Status& status);
+// Whether the call had no connection to go over, so that coordd has not had it.
+bool WasNeverSent(const absl::Status& status);
 // Whether nobody listens there.
 bool IsRefused(const absl::Status& status);
 // The status of a call to coordd at its end, for people: what kept it from being reached in one

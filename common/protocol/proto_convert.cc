@@ -91,4 +91,13 @@ void ToProto(absl::Duration duration, google::protobuf::Duration* proto) {
   proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
 }
 
+StoreVersion FromProto(const v1::StoreVersion& proto) {
+  return {Epoch{proto.epoch()}, proto.number()};
+}
+
+void ToProto(const StoreVersion& version, v1::StoreVersion* proto) {
+  proto->set_epoch(ToInt(version.epoch));
+  proto->set_number(version.number);
+}
+
 }  // namespace coordd

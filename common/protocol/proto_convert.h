@@ -22,4 +22,7 @@ OnFailure FromProto(v1::OnFailure on_failure);
 absl::Duration FromProto(const google::protobuf::Duration& proto);
 void ToProto(absl::Duration duration, google::protobuf::Duration* proto);
 
+StoreVersion FromProto(const v1::StoreVersion& proto);
+void ToProto(const StoreVersion& version, v1::StoreVersion* proto);
+
 }  // namespace coordd

@@ -41,6 +41,13 @@ constexpr Value ToInt(StrongInt<Tag, Value> id) {
   return id.value;
 }
 
+// When a job's store was written (types.proto). 0 of both: never.
+struct StoreVersion {
+  Epoch epoch;
+  int64_t number = 0;
+  friend constexpr auto operator<=>(const StoreVersion&, const StoreVersion&) = default;
+};
+
 enum class DataType : uint8_t {
   kUint8 = 1,
   kInt8 = 2,

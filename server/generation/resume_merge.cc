@@ -1,6 +1,7 @@
 #include "server/generation/resume_merge.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,7 +32,6 @@ class Merge {
     FindMissed();
     COORDD_RETURN_IF_ERROR(FindLaunched());
     COORDD_RETURN_IF_ERROR(TakeSchedules());
-    TakeStored();
     return std::move(result_);
   }
 
@@ -311,23 +311,6 @@ class Merge {
       result_.schedules.push_back({std::move(schedule), frozen.contains(id)});
     }
     return absl::OkStatus();
-  }
-
-  // Where several have set one key, the first rank's value; where they have added, the sum.
-  void TakeStored() {
-    std::map<std::string, int64_t> sums;
-    for (const MemberReport& member : reports_) {
-      for (const v1::StoredKey& key : member.report.stored()) {
-        if (!key.value().empty() || key.sum() == 0) {
-          result_.stored.try_emplace(key.key(), key.value());
-        } else {
-          // Two's complement, as a counter that overflows.
-          int64_t& sum = sums[key.key()];
-          sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(key.sum()));
-        }
-      }
-    }
-    for (const auto& [key, sum] : sums) result_.stored.try_emplace(key, absl::StrCat(sum));
   }
 
   const absl::Span<const MemberReport> reports_;

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,9 +38,8 @@ struct ResumedGeneration {
     ProcessSetId process_set;
     int64_t position = 0;
   };
-  int64_t position = 0;                       // the last that anybody has heard
-  std::map<std::string, std::string> stored;  // keys of the store
-  std::vector<Set> sets;                      // by number; 0 among them
+  int64_t position = 0;              // the last that anybody has heard
+  std::vector<Set> sets;             // by number; 0 among them
   std::vector<Scheduled> schedules;  // in force, by id; every member has, or will have, heard of it
   int32_t last_process_set = 0;
   int64_t last_schedule = 0;

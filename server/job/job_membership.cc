@@ -43,6 +43,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn&
     return Join(session, join, turn);
   }
   COORDD_RETURN_IF_ERROR(return_.Join(session, join, turn));
+  if (join.has_resume()) store_return_.Came(session);
   ConcludeReturn(turn);
   return absl::OkStatus();
 }
@@ -155,6 +156,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   }
   news_.Changed();
   NoteGone(turn);
+  WatchStore(turn.effects);
 }
 
 void JobState::Expel(SessionId session, v1::DepartureCause cause, const std::string& detail,
@@ -189,6 +191,7 @@ void JobState::NoteGone(const Turn& turn) {
   const std::string over = absl::StrCat("job ", messages_.name(), " has ended");
   trace_.OnAllGone(over, turn);  // a job that has ended may be forgotten at any time
   kv_.Clear(absl::NotFoundError(over), turn.effects);
+  store_return_.Abandon();
   news_.Forget();
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
   PersistEnd(turn.effects);
@@ -451,7 +454,7 @@ void JobState::ConcludeReturn(const Turn& turn) {
   }
   rendezvous_.Resume(by_rank, turn.now);
   const ResumeBeginning beginning = return_.GoOn(*whole, generation_->state(), turn.effects);
-  for (const auto& [key, value] : whole->resumed.stored) kv_.Restore(key, value, turn.effects);
+  WatchStore(turn.effects);
   desk_.TellReturned(Dismisser(turn), turn);
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
@@ -460,6 +463,13 @@ void JobState::ConcludeReturn(const Turn& turn) {
                     " ranks are back ", DurationText(turn.now - beginning.at), " after ",
                     beginning.after),
        turn.effects);
+}
+
+// Whatever has become of the generation: those who are back have said what they have of the store.
+void JobState::WatchStore(Effects& effects) {
+  if (!store_return_.under_way() || return_.under_way()) return;
+  const auto is_there = [this](SessionId session) { return Has(session); };
+  if (store_return_.Complete(is_there)) kv_.Restore(store_return_.End(is_there), effects);
 }
 
 // The generation ends as at any loss, for those who are back.
@@ -475,7 +485,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
     rendezvous_.StopAwaiting(turn.now);
     news_.Changed();
     NoteGone(turn);
-    return;
+    return WatchStore(turn.effects);
   }
   rendezvous_.Resume(present.sessions, turn.now);
   // Each of those who are back has said a part of the sets, perhaps.
@@ -484,6 +494,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
   for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
   EndGeneration(failure.damage, failure.reason, turn);
   desk_.TellReturned(Dismisser(turn), turn);
+  WatchStore(turn.effects);
 }
 
 }  // namespace coordd

@@ -32,8 +32,11 @@ JobState::JobState(std::string name, const ServerOptions& options, const Durabil
       durability_(durability),
       token_(name, durability.cluster_id),
       rendezvous_(RendezvousOptions{}, last, now),
-      kv_(name, KvBounds{.max_keys = options.max_store_keys_per_job,
-                         .max_bytes = options.max_store_bytes_per_job}),
+      kv_(name,
+          KvBounds{.max_keys = options.max_store_keys_per_job,
+                   .max_bytes = options.max_store_bytes_per_job},
+          epoch),
+      store_return_(options.max_store_bytes_per_job),
       messages_(std::move(name), options, durability, epoch, rendezvous_),
       survivors_(workers_, reforming_),
       return_(options, durability, messages_, workers_),
@@ -71,6 +74,14 @@ absl::Status JobState::CheckConsistency() const { return coordd::CheckConsistenc
 void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn) {
   Worker& worker = workers_.at(session);
   worker.last_heard = turn.now;
+  const bool brings = message.has_resume_report() && store_return_.under_way();
+  if (brings) store_return_.Report(session, message.resume_report());
+  Take(session, worker, message, turn);
+  if (brings) WatchStore(turn.effects);
+}
+
+void JobState::Take(SessionId session, Worker& worker, const v1::WorkerMessage& message,
+                    const Turn& turn) {
   if (return_.Has(worker)) return OnReturning(session, worker, message, turn);
   rendezvous_.Heard(session, turn.now);
   if (!IsCurrent(worker, session, message, turn)) return;
@@ -342,6 +353,8 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   started_ = true;
   forming_.Restore(record);
   kv_.Open(generation());
+  kv_.Await();
+  store_return_.Begin();
   rendezvous_.Await();
   AwaitMembers("coordd was started again", turn.now);
   Emit(Event::Kind::kJobRestored,
@@ -450,6 +463,7 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   trace_.Fail(stopping, turn.effects);
   desk_.Fail(turn.effects);
   kv_.Clear(stopping, turn.effects);
+  store_return_.Abandon();
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.
     const bool waits = worker.generation == Generation{0};

@@ -26,6 +26,7 @@
 #include "server/job/kv_state.h"
 #include "server/job/reforming.h"
 #include "server/job/rendezvous_state.h"
+#include "server/job/store_return.h"
 #include "server/job/trace_state.h"
 #include "server/job/waiting_news.h"
 #include "server/model/durability.h"
@@ -39,8 +40,9 @@ namespace coordd {
 //
 // What it consists of has classes of its own: its generation (CurrentGeneration, which is replaced
 // whole), who forms one (RendezvousState, JobWorkers, join_rules), what is stored before it is said
-// (Forming), who comes back (JobReturn), what follows a generation (Reforming, Survivors), who is
-// asked to leave (DismissalDesk), what is said (JobMessages). Together they are in one JobStage.
+// (Forming), who comes back (JobReturn) and brings the store (StoreReturn), what follows a
+// generation (Reforming, Survivors), who is asked to leave (DismissalDesk), what is said
+// (JobMessages). Together they are in one JobStage.
 //
 // Implemented in job_state.cc (what comes in: messages, calls, time) and job_membership.cc (who is
 // in: workers come and go, generations begin and end).
@@ -139,6 +141,7 @@ class JobState {
                           const Turn& turn);
   void OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects);
   void ProtocolError(SessionId session, const absl::Status& why, const Turn& turn);
+  void Take(SessionId session, Worker& worker, const v1::WorkerMessage& message, const Turn& turn);
   void OnReturning(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
                    const Turn& turn);
   bool NoteExit(const v1::LaunchedExit& in, Effects& effects);
@@ -202,6 +205,7 @@ class JobState {
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
   void Suspend(absl::string_view after, const Turn& turn);
   void ConcludeReturn(const Turn& turn);
+  void WatchStore(Effects& effects);
   void FailReturn(const ReturnFailure& failure, const Turn& turn);
 
   const ServerOptions& options_;
@@ -213,6 +217,7 @@ class JobState {
   Reforming reforming_;
   JobWorkers workers_;  // those who are back, while members return, are not in rendezvous_
   KvState kv_;
+  StoreReturn store_return_;
   TraceState trace_;
   JobMessages messages_;
   Survivors survivors_;

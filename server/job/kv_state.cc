@@ -20,7 +20,8 @@ int64_t CostOf(absl::string_view key, absl::string_view value) {
 
 }  // namespace
 
-KvState::KvState(std::string job, const KvBounds& bounds) : job_(std::move(job)), bounds_(bounds) {}
+KvState::KvState(std::string job, const KvBounds& bounds, Epoch epoch)
+    : job_(std::move(job)), bounds_(bounds), epoch_(epoch) {}
 
 std::string KvState::GenerationPrefix(Generation generation) {
   return absl::StrCat(kGenerationScope, ToInt(generation), "/");
@@ -51,43 +52,68 @@ void KvState::Close(Generation generation, Effects& effects) {
 std::map<std::string, std::string>::iterator KvState::Erase(
     std::map<std::string, std::string>::iterator it) {
   bytes_ -= CostOf(it->first, it->second);
+  if (!absl::StartsWith(it->first, kGenerationScope)) counts_.Change(it->first, -1);
   return values_.erase(it);
 }
 
 void KvState::Call(const StoreCall& call, Effects& effects) {
+  if (!awaits()) return CarryOut(call, effects);
+  const absl::Status held = held_->Hold(job_, call);
+  if (!held.ok()) effects.outgoing.push_back(StoreReply{.call = call.call, .status = held});
+}
+
+void KvState::CarryOut(const StoreCall& call, Effects& effects) {
   if (const auto* get = std::get_if<StoreGet>(&call.request)) {
     Get(call.call, *get, effects);
     return;
   }
   StoreReply reply{.call = call.call, .status = absl::OkStatus()};
   Effects woken;  // behind the reply: the setter is answered first
-  if (const auto* set = std::get_if<StoreSet>(&call.request)) {
-    reply.status = Set(*set, woken);
-  } else if (const auto* add = std::get_if<StoreAdd>(&call.request)) {
-    reply.status = Add(*add, reply.number, woken);
-  } else if (const auto* prefix = std::get_if<StoreDeletePrefix>(&call.request)) {
-    reply.status = DeletePrefix(prefix->prefix, reply.number);
-  } else if (const auto* compare = std::get_if<StoreCompareSet>(&call.request)) {
-    reply.status = CompareSet(*compare, reply, woken);
-  } else if (const auto* append = std::get_if<StoreAppend>(&call.request)) {
-    reply.status = Append(*append, reply.number, woken);
-  } else if (const auto* one = std::get_if<StoreDelete>(&call.request)) {
-    reply.status = Delete(*one, reply.number);
-  } else if (const auto* look = std::get_if<StoreLook>(&call.request)) {
+  if (const auto* look = std::get_if<StoreLook>(&call.request)) {
     reply.status = Look(*look, reply.found);
+    reply.version = StoreVersion{epoch_, writes_};
   } else if (const auto* count = std::get_if<StoreCount>(&call.request)) {
     reply.number = Count(count->prefix);
+  } else {
+    reply.status = Write(call.request, reply, woken);
   }
   effects.outgoing.push_back(std::move(reply));
   for (Outgoing& out : woken.outgoing) effects.outgoing.push_back(std::move(out));
 }
 
-void KvState::Restore(const std::string& key, std::string value, Effects& effects) {
-  if (values_.contains(key) || value.size() > static_cast<size_t>(Store::kMaxValueBytes)) return;
-  if (CheckKey(key).ok() && CheckRoom(key, value.size()).ok()) Put(key, std::move(value), effects);
+absl::Status KvState::Write(const decltype(StoreCall::request)& request, StoreReply& reply,
+                            Effects& effects) {
+  if (const auto* set = std::get_if<StoreSet>(&request)) {
+    COORDD_RETURN_IF_ERROR(Set(*set, effects));
+  } else if (const auto* add = std::get_if<StoreAdd>(&request)) {
+    COORDD_RETURN_IF_ERROR(Add(*add, reply.number, effects));
+  } else if (const auto* prefix = std::get_if<StoreDeletePrefix>(&request)) {
+    COORDD_RETURN_IF_ERROR(DeletePrefix(prefix->prefix, reply.number));
+  } else if (const auto* compare = std::get_if<StoreCompareSet>(&request)) {
+    COORDD_RETURN_IF_ERROR(CompareSet(*compare, reply, effects));
+    // Where the value was the desired one already, its caller hears the same, and relies on it.
+    if (reply.found.front() != compare->desired) return absl::OkStatus();
+  } else if (const auto* append = std::get_if<StoreAppend>(&request)) {
+    COORDD_RETURN_IF_ERROR(Append(*append, reply, effects));
+  } else if (const auto* one = std::get_if<StoreDelete>(&request)) {
+    COORDD_RETURN_IF_ERROR(Delete(*one, reply.number));
+  }
+  reply.version = StoreVersion{epoch_, ++writes_};
+  return absl::OkStatus();
+}
+
+void KvState::Restore(std::map<std::string, std::string> values, Effects& effects) {
+  if (!awaits()) return;
+  for (auto& [key, value] : values) {
+    if (!CheckKey(key).ok() || !Store::CheckValue(key, value.size()).ok()) continue;
+    if (CheckRoom(key, value.size()).ok()) Put(key, std::move(value), effects);
+  }
+  const HeldCalls held = *std::exchange(held_, std::nullopt);
+  for (const auto& [id, call] : held.calls()) CarryOut(call, effects);
 }
 
 void KvState::Cancel(CallId call) {
+  if (awaits()) held_->Cancel(call);
   const auto it = key_of_call_.find(call);
   if (it == key_of_call_.end()) return;
   const auto calls = waiting_.find(it->second);
@@ -100,6 +126,12 @@ void KvState::Clear(const absl::Status& why, Effects& effects) {
   for (const auto& [call, key] : key_of_call_) {
     effects.outgoing.push_back(StoreReply{.call = call, .status = why});
   }
+  if (awaits()) {
+    for (const auto& [id, call] : held_->calls())
+      effects.outgoing.push_back(StoreReply{.call = id, .status = why});
+  }
+  held_.reset();
+  counts_.Clear();
   key_of_call_.clear();
   waiting_.clear();
   values_.clear();
@@ -203,13 +235,14 @@ absl::Status KvState::CompareSet(const StoreCompareSet& request, StoreReply& rep
   return absl::OkStatus();
 }
 
-absl::Status KvState::Append(const StoreAppend& append, int64_t& bytes, Effects& effects) {
+absl::Status KvState::Append(const StoreAppend& append, StoreReply& reply, Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(append.key));
   const auto it = values_.find(append.key);
   std::string value = it == values_.end() ? append.value : it->second + append.value;
   COORDD_RETURN_IF_ERROR(Store::CheckValue(append.key, value.size()));
   COORDD_RETURN_IF_ERROR(CheckRoom(append.key, value.size()));
-  bytes = static_cast<int64_t>(value.size());
+  reply.number = static_cast<int64_t>(value.size());
+  if (append.wants_value) reply.value = value;
   Put(append.key, std::move(value), effects);
   return absl::OkStatus();
 }
@@ -246,7 +279,14 @@ absl::Status KvState::Look(const StoreLook& look,
   return absl::OkStatus();
 }
 
-int64_t KvState::Count(absl::string_view prefix) const {
+int64_t KvState::Count(absl::string_view prefix) {
+  if (const auto known = counts_.Find(prefix)) return *known;
+  const int64_t count = CountNow(prefix);
+  counts_.Keep(prefix, count);
+  return count;
+}
+
+int64_t KvState::CountNow(absl::string_view prefix) const {
   int64_t count = 0;
   for (auto it = values_.lower_bound(std::string(prefix));
        it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
@@ -275,6 +315,7 @@ void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
 void KvState::Put(const std::string& key, std::string value, Effects& effects) {
   const auto [it, is_new] = values_.try_emplace(key);
   if (!is_new) bytes_ -= CostOf(key, it->second);
+  if (is_new && !absl::StartsWith(key, kGenerationScope)) counts_.Change(key, 1);
   it->second = std::move(value);
   bytes_ += CostOf(key, it->second);
   const auto calls = waiting_.find(key);
@@ -299,6 +340,10 @@ absl::Status KvState::CheckConsistency() const {
     }
   }
   if (bytes != bytes_) return absl::InternalError("stored bytes are miscounted");
+  if (awaits() && !values_.empty())
+    return absl::InternalError("there are keys before the members have brought theirs");
+  for (const auto& [prefix, count] : counts_.all())
+    if (count != CountNow(prefix)) return absl::InternalError("keys of a prefix are miscounted");
   size_t calls = 0;
   for (const auto& [key, waiting] : waiting_) {
     calls += waiting.size();

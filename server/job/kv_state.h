@@ -10,6 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/protocol/types.h"
+#include "server/job/held_calls.h"
+#include "server/job/prefix_counts.h"
 #include "server/model/effects.h"
 
 namespace coordd {
@@ -18,35 +20,43 @@ struct KvBounds {
   int64_t max_keys = 1 << 20;
   int64_t max_bytes = int64_t{256} << 20;  // keys and values together
   int64_t max_waiting = 1 << 20;           // Gets that wait: eight per rank at the largest job
+  HeldCalls::Bounds held = {};             // until the store is whole
 };
 
 // PURE. Not thread-safe.
 //
 // Keys that start with `gen/<g>/` belong to generation g: they can be used from Open(g) to
 // Close(g), and then they are gone; Gets that wait for one are answered with FAILED_PRECONDITION.
-// All others live as long as the job.
+// All others live as long as the job. Each write has a version, with which it is answered.
 class KvState {
  public:
-  KvState(std::string job, const KvBounds& bounds);
+  KvState(std::string job, const KvBounds& bounds, Epoch epoch = {});
 
   static std::string GenerationPrefix(Generation generation);  // "gen/7/"
 
   void Open(Generation generation);
   void Close(Generation generation, Effects& effects);
 
+  // What it had is with the members, who come back: until Restore, all calls wait. REQUIRES: it is
+  // empty.
+  void Await() { held_.emplace(bounds_.held); }
+  bool awaits() const { return held_.has_value(); }
+  // What the members have brought, but for keys of other generations and what there is no room for;
+  // then the calls that wait are carried out. Nothing, unless it awaits that.
+  void Restore(std::map<std::string, std::string> values, Effects& effects);
+
   // Answers now, or for a Get of a missing key as soon as it is set. Whatever answers come of it
   // are appended to `effects`.
   void Call(const StoreCall& call, Effects& effects);
-  // What a client had stored before coordd was started again. Nothing where there is a value, or
-  // where there may be none.
-  void Restore(const std::string& key, std::string value, Effects& effects);
   void Cancel(CallId call);  // no answer is wanted any more
 
   // The job is over: answers whoever waits and forgets everything.
   void Clear(const absl::Status& why, Effects& effects);
 
   int64_t keys() const { return static_cast<int64_t>(values_.size()); }
-  int64_t waiting() const { return static_cast<int64_t>(key_of_call_.size()); }
+  int64_t waiting() const {
+    return static_cast<int64_t>(key_of_call_.size() + (awaits() ? held_->calls().size() : 0));
+  }
   absl::Status CheckConsistency() const;
 
  private:
@@ -57,10 +67,14 @@ class KvState {
   absl::Status Add(const StoreAdd& add, int64_t& sum, Effects& effects);
   absl::Status DeletePrefix(absl::string_view prefix, int64_t& deleted);
   absl::Status CompareSet(const StoreCompareSet& request, StoreReply& reply, Effects& effects);
-  absl::Status Append(const StoreAppend& append, int64_t& bytes, Effects& effects);
+  absl::Status Append(const StoreAppend& append, StoreReply& reply, Effects& effects);
   absl::Status Delete(const StoreDelete& request, int64_t& deleted);
   absl::Status Look(const StoreLook& look, std::vector<std::optional<std::string>>& found) const;
-  int64_t Count(absl::string_view prefix) const;
+  int64_t Count(absl::string_view prefix);
+  int64_t CountNow(absl::string_view prefix) const;
+  void CarryOut(const StoreCall& call, Effects& effects);
+  absl::Status Write(const decltype(StoreCall::request)& request, StoreReply& reply,
+                     Effects& effects);
   void Get(CallId call, const StoreGet& get, Effects& effects);
   void Put(const std::string& key, std::string value, Effects& effects);
   std::map<std::string, std::string>::iterator Erase(
@@ -68,10 +82,14 @@ class KvState {
 
   const std::string job_;
   const KvBounds bounds_;
+  const Epoch epoch_;
+  int64_t writes_ = 0;     // in this epoch
   Generation generation_;  // the last that was opened; 0: none
   bool open_ = false;
   std::map<std::string, std::string> values_;
   int64_t bytes_ = 0;
+  PrefixCounts counts_;  // without keys of generations
+  std::optional<HeldCalls> held_;
   std::map<std::string, std::vector<CallId>> waiting_;  // by key, in order of arrival
   std::map<CallId, std::string> key_of_call_;
 };

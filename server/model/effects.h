@@ -2,6 +2,7 @@
 // thread, the stories, the simulator and the fuzzers can make and read them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,7 @@ struct StoreCompareSet {
 };
 struct StoreAppend {
   std::string key, value;
+  bool wants_value = false;  // the whole in the reply
 };
 struct StoreDelete {
   std::string key;
@@ -84,6 +86,9 @@ struct StoreCall {
                StoreDelete, StoreLook, StoreCount>
       request;
 };
+// The bytes of its keys and values.
+size_t BytesOf(const decltype(StoreCall::request)& request);
+
 struct TraceCall {
   CallId call;
   v1::TraceRequest request;
@@ -129,10 +134,12 @@ struct CloseSession {  // after what was delivered before
 struct StoreReply {
   CallId call;
   absl::Status status = {};
-  std::string value = {};  // Get
+  std::string value = {};  // Get; Append, if it is wanted
   // Add: the sum; DeletePrefix, Delete, Count: how many; Append: bytes.
   int64_t number = 0;
   std::vector<std::optional<std::string>> found = {};  // Look; CompareSet: of its key
+  // Of a write that was carried out; of a Look: of the last write before it.
+  std::optional<StoreVersion> version = {};
 };
 struct TraceAnswer {
   CallId call;

@@ -9,33 +9,20 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
+#include "common/protocol/proto_convert.h"
 
 namespace coordd {
 namespace {
-
-// The keys and values of a request.
-size_t BytesOf(const StoreSet& set) { return set.key.size() + set.value.size(); }
-size_t BytesOf(const StoreGet& get) { return get.key.size(); }
-size_t BytesOf(const StoreAdd& add) { return add.key.size(); }
-size_t BytesOf(const StoreDeletePrefix& all) { return all.prefix.size(); }
-size_t BytesOf(const StoreCompareSet& set) {
-  return set.key.size() + set.desired.size() +
-         (set.expected.has_value() ? set.expected->size() : 0);
-}
-size_t BytesOf(const StoreAppend& append) { return append.key.size() + append.value.size(); }
-size_t BytesOf(const StoreDelete& one) { return one.key.size(); }
-size_t BytesOf(const StoreLook& look) {
-  size_t bytes = 0;
-  for (const std::string& key : look.keys) bytes += key.size() + 2;
-  return bytes;
-}
-size_t BytesOf(const StoreCount& count) { return count.prefix.size(); }
 
 // Whether memory of coordd's is to be kept for it.
 bool Keeps(const decltype(StoreCall::request)& request) {
   return std::holds_alternative<StoreSet>(request) || std::holds_alternative<StoreAdd>(request) ||
          std::holds_alternative<StoreCompareSet>(request) ||
          std::holds_alternative<StoreAppend>(request);
+}
+
+void GiveVersion(const StoreReply& reply, v1::StoreVersion* version) {
+  ToProto(reply.version.value_or(StoreVersion()), version);
 }
 
 }  // namespace
@@ -72,9 +59,10 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
 };
 
 grpc::ServerUnaryReactor* StoreService::Set(grpc::CallbackServerContext* context,
-                                            const v1::SetRequest* request, v1::SetResponse*) {
+                                            const v1::SetRequest* request,
+                                            v1::SetResponse* response) {
   return Start(context, "set", request->caller(), StoreSet{request->key(), request->value()},
-               [](StoreReply&) {});
+               [response](StoreReply& reply) { GiveVersion(reply, response->mutable_version()); });
 }
 
 grpc::ServerUnaryReactor* StoreService::Get(grpc::CallbackServerContext* context,
@@ -88,15 +76,20 @@ grpc::ServerUnaryReactor* StoreService::Add(grpc::CallbackServerContext* context
                                             const v1::AddRequest* request,
                                             v1::AddResponse* response) {
   return Start(context, "add", request->caller(), StoreAdd{request->key(), request->delta()},
-               [response](StoreReply& reply) { response->set_sum(reply.number); });
+               [response](StoreReply& reply) {
+                 response->set_sum(reply.number);
+                 GiveVersion(reply, response->mutable_version());
+               });
 }
 
 grpc::ServerUnaryReactor* StoreService::DeletePrefix(grpc::CallbackServerContext* context,
                                                      const v1::DeletePrefixRequest* request,
                                                      v1::DeletePrefixResponse* response) {
-  return Start(
-      context, "delete_prefix", request->caller(), StoreDeletePrefix{request->prefix()},
-      [response](StoreReply& reply) { response->set_deleted(static_cast<int32_t>(reply.number)); });
+  return Start(context, "delete_prefix", request->caller(), StoreDeletePrefix{request->prefix()},
+               [response](StoreReply& reply) {
+                 response->set_deleted(static_cast<int32_t>(reply.number));
+                 GiveVersion(reply, response->mutable_version());
+               });
 }
 
 grpc::ServerUnaryReactor* StoreService::CompareSet(grpc::CallbackServerContext* context,
@@ -108,21 +101,30 @@ grpc::ServerUnaryReactor* StoreService::CompareSet(grpc::CallbackServerContext* 
                [response](StoreReply& reply) {
                  std::optional<std::string>& value = reply.found.front();
                  if (value.has_value()) response->set_value(*std::move(value));
+                 if (reply.version.has_value()) GiveVersion(reply, response->mutable_version());
                });
 }
 
 grpc::ServerUnaryReactor* StoreService::Append(grpc::CallbackServerContext* context,
                                                const v1::AppendRequest* request,
                                                v1::AppendResponse* response) {
-  return Start(context, "append", request->caller(), StoreAppend{request->key(), request->value()},
-               [response](StoreReply& reply) { response->set_size_bytes(reply.number); });
+  return Start(context, "append", request->caller(),
+               StoreAppend{request->key(), request->value(), request->wants_value()},
+               [response](StoreReply& reply) {
+                 response->set_size_bytes(reply.number);
+                 response->set_value(std::move(reply.value));
+                 GiveVersion(reply, response->mutable_version());
+               });
 }
 
 grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* context,
                                                const v1::DeleteRequest* request,
                                                v1::DeleteResponse* response) {
   return Start(context, "delete", request->caller(), StoreDelete{request->key()},
-               [response](StoreReply& reply) { response->set_deleted(reply.number > 0); });
+               [response](StoreReply& reply) {
+                 response->set_deleted(reply.number > 0);
+                 GiveVersion(reply, response->mutable_version());
+               });
 }
 
 grpc::ServerUnaryReactor* StoreService::Look(grpc::CallbackServerContext* context,
@@ -130,6 +132,7 @@ grpc::ServerUnaryReactor* StoreService::Look(grpc::CallbackServerContext* contex
                                              v1::LookResponse* response) {
   StoreLook look{{request->keys().begin(), request->keys().end()}, request->values()};
   return Start(context, "look", request->caller(), std::move(look), [response](StoreReply& reply) {
+    response->set_epoch(ToInt(reply.version.value_or(StoreVersion()).epoch));
     for (std::optional<std::string>& one : reply.found) {
       v1::LookResponse::Found& found = *response->add_found();
       found.set_is_there(one.has_value());
@@ -149,7 +152,7 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
                                               const char* method, const v1::StoreCaller& caller,
                                               decltype(StoreCall::request) request,
                                               std::function<void(StoreReply&)> fill) {
-  const size_t bytes = std::visit([](const auto& one) { return BytesOf(one); }, request);
+  const size_t bytes = BytesOf(request);
   read_.Of(context->peer()).Add(bytes);
   absl::Status refuse;
   if (context->deadline() == std::chrono::system_clock::time_point::max())

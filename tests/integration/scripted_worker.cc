@@ -22,6 +22,12 @@
 //                          -> "ok STEPS SIZE FAILED", or "left STEPS SIZE FAILED" of one that was
 //                          asked to leave and has; FAILED: how often a collective did
 //   ask-to-leave SECONDS | drain-seconds
+//   count KEY FILE         adds 1 to KEY in the store until FILE is there: "counting" after the
+//   first
+//                          -> "ok COUNTED UNKNOWN [WHY]": adds that were answered, and that failed,
+//                          with the last one's error; each sum is larger than the one before
+//   put KEY VALUE | append KEY VALUE | drop KEY      in the store; drop deletes it
+//   look KEY               -> "ok VALUE", or "ok" of one that is not there
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
 //   exit | die             ends the process at once, without a goodbye; die: by SIGKILL
 //
@@ -97,6 +103,10 @@ class Script {
     if (command == "ask-to-leave")
       return Answer(worker_.TryAskToLeave(std::chrono::duration<double>(std::stod(name)), "test"));
     if (command == "drain-seconds") return "ok " + std::to_string(worker_.drain_seconds());
+    if (command == "count") return Count(name, in);
+    if (command == "put" || command == "append" || command == "drop")
+      return Write(command, name, in);
+    if (command == "look") return Look(name);
     if (command == "fork") return Fork();
     if (command == "exit") _exit(0);
     if (command == "die") raise(SIGKILL);
@@ -315,6 +325,59 @@ class Script {
       const auto place = worker_.TryChangeMembers(kPatience);
       if (!place.ok()) return std::string(coordd_status_name(place.code())) + " " + place.message();
     }
+  }
+
+  std::string Count(const std::string& key, std::istringstream& in) {
+    std::string stop_file;
+    in >> stop_file;
+    int64_t counted = 0, unknown = 0, last = 0;
+    std::string why;
+    while (access(stop_file.c_str(), F_OK) != 0) {
+      int64_t sum = 0;
+      if (coordd_store_add(worker_.handle(), key.c_str(), 1, &sum, kPatience.count()) !=
+          COORDD_OK) {
+        ++unknown;
+        why = std::string(" ") + coordd_last_error();
+        continue;
+      }
+      if (sum <= last)
+        return "WRONG sum " + std::to_string(sum) + " behind " + std::to_string(last);
+      last = sum;
+      if (++counted == 1) std::cout << "counting" << std::endl;
+    }
+    return "ok " + std::to_string(counted) + " " + std::to_string(unknown) + why;
+  }
+
+  static std::string AnswerOf(coordd_status_t status, const std::string& details = "") {
+    if (status != COORDD_OK)
+      return std::string(coordd_status_name(status)) + " " + coordd_last_error();
+    return details.empty() ? "ok" : "ok " + details;
+  }
+
+  std::string Write(const std::string& how, const std::string& key, std::istringstream& in) {
+    std::string value;
+    in >> value;
+    coordd_worker_t* const handle = worker_.handle();
+    const double seconds = kPatience.count();
+    if (how == "drop") return AnswerOf(coordd_store_delete(handle, key.c_str(), nullptr, seconds));
+    const auto write =
+        how == "put" ? coordd_store_set(handle, key.c_str(), value.data(), value.size(), seconds)
+                     : coordd_store_append(handle, key.c_str(), value.data(), value.size(), nullptr,
+                                           seconds);
+    return AnswerOf(write);
+  }
+
+  std::string Look(const std::string& key) {
+    const char* const keys[] = {key.c_str()};
+    const double seconds = kPatience.count();
+    int32_t there = 0;
+    const coordd_status_t checked = coordd_store_check(worker_.handle(), keys, 1, &there, seconds);
+    if (checked != COORDD_OK || there == 0) return AnswerOf(checked);
+    std::string value(1 << 16, '\0');
+    size_t size = 0;
+    const coordd_status_t status =
+        coordd_store_get(worker_.handle(), key.c_str(), value.data(), value.size(), &size, seconds);
+    return AnswerOf(status, value.substr(0, size));
   }
 
   std::string Fork() {

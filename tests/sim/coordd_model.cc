@@ -125,7 +125,10 @@ v1::JobState CoorddModel::Job() const {
 }
 
 absl::Status CoorddModel::Took(const Effects& effects) {
-  for (const Event& event : effects.events) Log("event: ", event.text);
+  for (const Event& event : effects.events) {
+    Log("event: ", event.text);
+    if (event.kind == Event::Kind::kJobEnded && hooks_.job_ended != nullptr) hooks_.job_ended();
+  }
   COORDD_RETURN_IF_ERROR(history_.Saw(effects));
   COORDD_RETURN_IF_ERROR(state_->CheckConsistency());
   for (const Outgoing& out : effects.outgoing) {

@@ -72,6 +72,7 @@ class CoorddModel {
     std::function<bool(int32_t worker, v1::CoordinatorMessage& message, bool current)> said;
     // Closed sessions and answers to calls.
     std::function<absl::Status(const Outgoing& out)> did;
+    std::function<void()> job_ended = nullptr;
     // What a coordd that is started again finds: for planted mistakes.
     std::function<void(RestoredState& found)> found = nullptr;
     // What happens, a line each.

@@ -23,7 +23,7 @@ constexpr char kDescription[] =
 Each seed is one history: which message arrives next, who dies and when, is drawn from it. After each
 step the invariants of what coordd says (tests/server/support/invariants.h) and of its state are checked, and that
   recovery   every survivor gets every result once, the same as all others, of one generation, and
-             after the last fault all programs end
+             after the last fault all programs end; and the store keeps what it has acknowledged
   schedules  no order of events makes two ranks execute different things, and programs that change
              what they repeat end
 Messages are delayed and interleaved at will, disks take their time, whatever the faults.
@@ -51,6 +51,8 @@ const std::map<std::string, RecoveryBug> kRecoveryBugs = {
     {"stale-is-taken", RecoveryBug::kStaleIsTaken},
     {"answered-before-stored", RecoveryBug::kAnsweredBeforeStored},
     {"bit-kept-over-generation", RecoveryBug::kBitKeptOverGeneration},
+    {"versions-not-reported", RecoveryBug::kVersionsNotReported},
+    {"late-answer-counts", RecoveryBug::kLateAnswerCounts},
 };
 const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"cut-too-early", PlantedBug::kCutTooEarly},

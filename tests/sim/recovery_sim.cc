@@ -27,6 +27,9 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log l
       random_(seed),
       coordd_(FewSlots(seed), static_cast<size_t>(options.workers + options.newcomers), random_,
               CoorddHooks(std::move(log))),
+      store_(seed, static_cast<size_t>(options.workers + options.newcomers), coordd_,
+             {.no_versions = options.bug == RecoveryBug::kVersionsNotReported,
+              .late_answers_count = options.bug == RecoveryBug::kLateAnswerCounts}),
       workers_(static_cast<size_t>(options.workers + options.newcomers)),
       kills_left_(options.kills),
       crashes_left_(options.crashes),
@@ -66,7 +69,7 @@ absl::Status RecoverySim::Run() {
     }
     COORDD_RETURN_IF_ERROR(Step());
   }
-  return absl::OkStatus();
+  return store_.CheckEnd();
 }
 
 bool RecoverySim::Finished() const {
@@ -101,6 +104,8 @@ absl::Status RecoverySim::Step() {
   if (coordd_.has_broken_streams() && random_.Below(8) == 0) return coordd_.HearOfBrokenStream();
   if (coordd_.alive() && coordd_.is_storing() && random_.Below(3) == 0) return coordd_.StoreOn();
   COORDD_RETURN_IF_ERROR(TakeStale(happened));
+  if (happened) return absl::OkStatus();
+  COORDD_RETURN_IF_ERROR(store_.Step(StoreUsers(), happened));
   if (happened) return absl::OkStatus();
   for (int tries = 0; tries < 20; ++tries) {
     const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
@@ -206,6 +211,8 @@ bool RecoverySim::OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool 
 }
 
 absl::Status RecoverySim::OnDid(const Outgoing& out) {
+  if (const auto* reply = std::get_if<StoreReply>(&out))
+    return store_.OnReply(*reply, StoreUsers());
   if (const auto* close = std::get_if<CloseSession>(&out)) return OnClosed(*close);
   if (const auto* dismissed = std::get_if<DismissAnswer>(&out)) {
     const auto asked = drain_calls_.extract(dismissed->call);
@@ -271,7 +278,10 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
           KeepBits(worker, *send->message.mutable_tensors_ready());
         CountReports(worker, send->message.tensors_ready());
       }
+      const v1::Join join = send->message.join();
       if (!forgotten) coordd_.Send(w, std::move(send->message));
+      if (!join.has_resume()) continue;
+      if (auto report = store_.ReportOf(w, join.resume())) coordd_.Send(w, *std::move(report));
     } else if (const auto* open = std::get_if<OpenStream>(&effect)) {
       coordd_.Open(w, open->stream);
     } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {

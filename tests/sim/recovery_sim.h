@@ -3,7 +3,7 @@
 // gets each result once, all get the same, and it is exact over the members of its generation; and
 // each process set has exactly those of its workers that are left. Where workers come while the job
 // runs, the programs do what coordd.elastic does, and whoever contributes to a step has the state
-// of all others.
+// of all others. Beside that they write into the job's store (store_sim.h).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/base/random.h"
 #include "tests/sim/coordd_model.h"
+#include "tests/sim/store_sim.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
@@ -40,7 +41,9 @@ enum class RecoveryBug {
   kChangeOfAnyGeneration,  // a rank asks for the end of another generation than has agreed to it
   kStaleIsTaken,           // a worker takes what comes on a stream that it has given up
   kAnsweredBeforeStored,   // coordd is told that its disk has written before it has
-  kBitKeptOverGeneration   // a worker reports by a slot of the generation before
+  kBitKeptOverGeneration,  // a worker reports by a slot of the generation before
+  kVersionsNotReported,    // a worker does not say when it has written into the store
+  kLateAnswerCounts        // a worker relies on the store's answer behind its next report
 };
 
 struct RecoverySimOptions {
@@ -97,6 +100,7 @@ class RecoverySim {
   int64_t by_slot() const { return by_slot_; }
   int64_t by_slot_after_another() const { return by_slot_after_another_; }
   int64_t by_slot_after_resume() const { return by_slot_after_resume_; }
+  const StoreSim& store() const { return store_; }
   int64_t told_again() const { return told_again_; }  // of a generation formed before a crash
 
  private:
@@ -265,6 +269,7 @@ class RecoverySim {
   void LoseRelay();
   void MendSomething();
   absl::Time NextMend() const;
+  StoreSim::Who StoreUsers() const;
   // It was evicted, or may have been while it was cut off: then it ends, and nobody misses it.
   bool MayBeGone(int32_t w) const;
   void End(int32_t w);
@@ -275,6 +280,7 @@ class RecoverySim {
   const RecoverySimOptions options_;
   Random random_;
   CoorddModel coordd_;
+  StoreSim store_;
   std::vector<WorkerModel> workers_;
   int32_t kills_left_;
   int32_t crashes_left_;

@@ -20,6 +20,7 @@ CoorddModel::Hooks RecoverySim::CoorddHooks(Log log) {
       .said = [this](int32_t w, v1::CoordinatorMessage& message,
                      bool current) { return OnSaid(w, message, current); },
       .did = [this](const Outgoing& out) { return OnDid(out); },
+      .job_ended = [this] { store_.OnJobEnded(); },
       .found =
           [this](RestoredState& found) {
             if (options_.bug == RecoveryBug::kPlanIsNotStored) {
@@ -49,6 +50,7 @@ absl::Status RecoverySim::Fault(bool& happened) {
   if (coordd_.alive() && crashes_left_ > 0 && random_.Below(often) == 0) {
     --crashes_left_;
     coordd_.Crash();
+    store_.OnCrash();
     return absl::OkStatus();
   }
   if (coordd_.alive() && running && dozes_left_ > 0 && random_.Below(150) == 0) Sleep();
@@ -88,6 +90,7 @@ absl::Status RecoverySim::Kill() {
 void RecoverySim::End(int32_t w) {
   SimStream& stream = coordd_.stream(w);
   workers_[static_cast<size_t>(w)].alive = false;
+  store_.OnGone(w);
   stream.from_coordd.clear();
   stream.to_coordd.clear();
   if (ToInt(stream.session) != 0) stream.to_coordd.push_back(std::nullopt);
@@ -199,6 +202,17 @@ absl::Time RecoverySim::NextMend() const {
   for (int32_t w = 0; w < count(); ++w)
     if (coordd_.is_cut(w)) return coordd_.now() + absl::Seconds(5);
   return absl::InfiniteFuture();
+}
+
+StoreSim::Who RecoverySim::StoreUsers() const {
+  const auto at = [this](int32_t w) -> const WorkerModel& {
+    return workers_[static_cast<size_t>(w)];
+  };
+  return {.calls =
+              [this, at](int32_t w) {
+                return GetsTurns(at(w)) && at(w).state != nullptr && !at(w).leaves;
+              },
+          .stays = [this, at](int32_t w) { return at(w).alive && !at(w).leaves && !MayBeGone(w); }};
 }
 
 bool RecoverySim::MayBeGone(int32_t w) const {

@@ -21,6 +21,7 @@ struct Sums {
           evicted = 0, partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0,
           stale = 0, relays = 0;
   int64_t by_slot = 0, by_slot_after_another = 0, by_slot_after_resume = 0;
+  int64_t store_writes = 0, store_late = 0, store_seen_again = 0;
 };
 
 // All seeds with these faults. The line that runs a seed again is in the failure.
@@ -56,6 +57,9 @@ Sums RunAll(const FaultSet& faults) {
     sums.by_slot += sim.by_slot();
     sums.by_slot_after_another += sim.by_slot_after_another();
     sums.by_slot_after_resume += sim.by_slot_after_resume();
+    sums.store_writes += sim.store().acknowledged();
+    sums.store_late += sim.store().late();
+    sums.store_seen_again += sim.store().seen_again();
   }
   return sums;
 }
@@ -82,6 +86,9 @@ TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
   EXPECT_GT(sums.over, static_cast<int64_t>(kSeeds / 3));
   EXPECT_GT(sums.told_again, static_cast<int64_t>(kSeeds / 10));
   EXPECT_GT(sums.by_slot_after_resume, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.store_writes, static_cast<int64_t>(10 * kSeeds));
+  EXPECT_GT(sums.store_late, 0);
+  EXPECT_GT(sums.store_seen_again, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.held, static_cast<int64_t>(kSeeds / 30));
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
 }
@@ -245,6 +252,14 @@ TEST(RecoverySim, NoticesAChangeThatAnotherGenerationHasAgreedTo) {
 
 TEST(RecoverySim, NoticesAWorkerThatListensToAStreamThatItHasGivenUp) {
   EXPECT_TRUE(Noticed(RecoveryBug::kStaleIsTaken, {Fault::kSleep, Fault::kStale}));
+}
+
+TEST(RecoverySim, NoticesAWriteWithoutItsVersion) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kVersionsNotReported, {Fault::kRestart}));
+}
+
+TEST(RecoverySim, NoticesAnAnswerOfTheStoreThatWasLostWithCoordd) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kLateAnswerCounts, {Fault::kRestart}));
 }
 
 TEST(RecoverySim, NoticesADiskThatAnswersBeforeItHasWritten) {

@@ -14,6 +14,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_status.h"
+#include "common/protocol/proto_convert.h"
 #include "coordd/v1/store.grpc.pb.h"
 
 namespace coordd {
@@ -26,8 +27,12 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
 
 class GrpcStore final : public Store {
  public:
-  GrpcStore(ChannelSource channel, StoreCredentials credentials, Clock& clock)
-      : channel_(std::move(channel)), credentials_(std::move(credentials)), clock_(clock) {}
+  GrpcStore(ChannelSource channel, StoreCredentials credentials, Clock& clock,
+            std::shared_ptr<StoreRecord> record)
+      : channel_(std::move(channel)),
+        credentials_(std::move(credentials)),
+        clock_(clock),
+        record_(std::move(record)) {}
 
   absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
     COORDD_RETURN_IF_ERROR(CheckKey(key));
@@ -37,9 +42,12 @@ class GrpcStore final : public Store {
     request.set_key(std::string(key));
     request.set_value(std::move(value));
     v1::SetResponse response;
-    return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
-      return stub.Set(context, request, &response);
-    });
+    return Write(
+        deadline, /*again=*/true, response,
+        [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Set(context, request, &response);
+        },
+        [&](WrittenKeys& written) { written.Set(key, request.value(), VersionIn(response)); });
   }
 
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
@@ -67,9 +75,14 @@ class GrpcStore final : public Store {
     request.set_key(std::string(key));
     request.set_delta(delta);
     v1::AddResponse response;
-    COORDD_RETURN_IF_ERROR(Once(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
-      return stub.Add(context, request, &response);
-    }));
+    COORDD_RETURN_IF_ERROR(Write(
+        deadline, /*again=*/false, response,
+        [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Add(context, request, &response);
+        },
+        [&](WrittenKeys& written) {
+          written.Add(key, delta, response.sum(), VersionIn(response));
+        }));
     return response.sum();
   }
 
@@ -79,9 +92,12 @@ class GrpcStore final : public Store {
     Sign(request.mutable_caller());
     request.set_prefix(std::string(prefix));
     v1::DeletePrefixResponse response;
-    return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
-      return stub.DeletePrefix(context, request, &response);
-    });
+    return Write(
+        deadline, /*again=*/true, response,
+        [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.DeletePrefix(context, request, &response);
+        },
+        [&](WrittenKeys& written) { written.DeletePrefix(prefix, VersionIn(response)); });
   }
 
   absl::StatusOr<std::optional<std::string>> CompareSet(absl::string_view key,
@@ -98,9 +114,14 @@ class GrpcStore final : public Store {
     v1::CompareSetResponse response;
     // Again, where its answer was lost: then the value is the desired one already, which is what
     // the caller hears.
-    COORDD_RETURN_IF_ERROR(
-        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+    COORDD_RETURN_IF_ERROR(Write(
+        deadline, /*again=*/true, response,
+        [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
           return stub.CompareSet(context, request, &response);
+        },
+        [&](WrittenKeys& written) {
+          if (response.has_value() && response.value() == request.desired())
+            written.Set(key, request.desired(), VersionIn(response));
         }));
     if (!response.has_value()) return std::nullopt;
     return std::move(*response.mutable_value());
@@ -114,10 +135,14 @@ class GrpcStore final : public Store {
     Sign(request.mutable_caller());
     request.set_key(std::string(key));
     request.set_value(std::move(value));
+    request.set_wants_value(record_ != nullptr);
     v1::AppendResponse response;
-    COORDD_RETURN_IF_ERROR(Once(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
-      return stub.Append(context, request, &response);
-    }));
+    COORDD_RETURN_IF_ERROR(Write(
+        deadline, /*again=*/false, response,
+        [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Append(context, request, &response);
+        },
+        [&](WrittenKeys& written) { written.Append(key, response.value(), VersionIn(response)); }));
     return response.size_bytes();
   }
 
@@ -127,10 +152,12 @@ class GrpcStore final : public Store {
     Sign(request.mutable_caller());
     request.set_key(std::string(key));
     v1::DeleteResponse response;
-    COORDD_RETURN_IF_ERROR(
-        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+    COORDD_RETURN_IF_ERROR(Write(
+        deadline, /*again=*/true, response,
+        [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
           return stub.Delete(context, request, &response);
-        }));
+        },
+        [&](WrittenKeys& written) { written.Delete(key, VersionIn(response)); }));
     return response.deleted();
   }
 
@@ -185,6 +212,46 @@ class GrpcStore final : public Store {
     return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(duration);
   }
 
+  template <typename Response>
+  static WrittenKeys::Version VersionIn(const Response& response) {
+    if (!response.has_version()) return std::nullopt;
+    return FromProto(response.version());
+  }
+
+  // The epoch of the coordd that is there now.
+  absl::StatusOr<int64_t> Epoch(absl::Time deadline) {
+    v1::LookRequest request;
+    Sign(request.mutable_caller());
+    v1::LookResponse response;
+    COORDD_RETURN_IF_ERROR(
+        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Look(context, request, &response);
+        }));
+    return response.epoch();
+  }
+
+  // A call that changes something, whose answer `note` takes down. Where this worker has said
+  // meanwhile what it had written, the coordd that has answered may be gone, and the write with it:
+  // then it is made again, or fails if it may not be (`again`).
+  template <typename Response>
+  absl::Status Write(absl::Time deadline, bool again, const Response& response, Call call,
+                     absl::FunctionRef<void(WrittenKeys&)> note) {
+    for (;;) {
+      int64_t reports = record_ == nullptr ? 0 : record_->reports();
+      COORDD_RETURN_IF_ERROR(Repeat(deadline, call, again));
+      if (record_ == nullptr) return absl::OkStatus();
+      for (bool is_there = true; is_there;) {
+        if (record_->Note(reports, note) || !response.has_version()) return absl::OkStatus();
+        reports = record_->reports();
+        COORDD_ASSIGN_OR_RETURN(const int64_t epoch, Epoch(deadline));
+        is_there = epoch == response.version().epoch();
+      }
+      if (!again)
+        return absl::UnavailableError(
+            "coordd was started again while it answered: whether the store has this is not known");
+    }
+  }
+
   // One try, which waits for the connection if there is none.
   absl::Status Once(absl::Time deadline, Call call) {
     std::shared_ptr<grpc::Channel> channel = channel_();
@@ -202,12 +269,13 @@ class GrpcStore final : public Store {
     return FromCoordd(call(*stub, &context));
   }
 
-  absl::Status Repeat(absl::Time deadline, Call call) {
+  // Also one that coordd may have carried out (`again`).
+  absl::Status Repeat(absl::Time deadline, Call call, bool again = true) {
     Random random = Random::FromSystem();
     Backoff backoff(BackoffOptions{}, random);
     while (true) {
       absl::Status status = Once(deadline, call);
-      if (!absl::IsUnavailable(status)) return status;
+      if (!absl::IsUnavailable(status) || (!again && !WasNeverSent(status))) return status;
       const absl::Time next = clock_.Now() + backoff.Next();
       if (next >= deadline) return status;
       // Nobody signals: a wait on the clock.
@@ -222,13 +290,15 @@ class GrpcStore final : public Store {
   const ChannelSource channel_;
   const StoreCredentials credentials_;
   Clock& clock_;
+  const std::shared_ptr<StoreRecord> record_;
 };
 
 }  // namespace
 
 std::unique_ptr<Store> NewGrpcStore(ChannelSource channel, StoreCredentials credentials,
-                                    Clock& clock) {
-  return std::make_unique<GrpcStore>(std::move(channel), std::move(credentials), clock);
+                                    Clock& clock, std::shared_ptr<StoreRecord> record) {
+  return std::make_unique<GrpcStore>(std::move(channel), std::move(credentials), clock,
+                                     std::move(record));
 }
 
 }  // namespace coordd

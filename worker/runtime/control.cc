@@ -274,10 +274,18 @@ void Control::SendStored(const v1::Resume& resume) {
     SendToCoordinator(std::move(message));
     message.Clear();
   };
-  for (v1::StoredKey& key : hooks_.stored()) {
-    *message.mutable_resume_report()->add_stored() = std::move(key);
-    if (static_cast<int64_t>(message.ByteSizeLong()) > kMaxReportBytes) flush();
-  }
+  int64_t bytes = 0;
+  auto count = [&](const auto& key) {
+    bytes += static_cast<int64_t>(key.ByteSizeLong());
+    if (bytes <= kMaxReportBytes) return;
+    flush();
+    bytes = 0;
+  };
+  WrittenReport written = hooks_.stored();
+  for (v1::StoredKey& key : written.stored)
+    count(*message.mutable_resume_report()->add_stored() = std::move(key));
+  for (v1::DeletedKey& key : written.deleted)
+    count(*message.mutable_resume_report()->add_deleted() = std::move(key));
   if (message.has_resume_report()) flush();
 }
 

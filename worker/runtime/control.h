@@ -13,6 +13,7 @@
 #include "common/base/bounded_queue.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/protocol/written_keys.h"
 #include "worker/base/stack_probe.h"
 #include "worker/base/variant_types.h"
 #include "worker/coordinator/coordinator_link.h"
@@ -49,8 +50,9 @@ struct ControlHooks {
   std::function<void()> generation_interrupted = {};
   std::function<void(int32_t)> newcomers_wait;    // so many
   std::function<void(absl::Time)> drain_noticed;  // until when; infinite: not any more
-  // What this worker has in the store, for a coordd that was started again. Must not block.
-  std::function<std::vector<v1::StoredKey>()> stored = {};
+  // What this worker has written into the store, for a coordd that was started again. Must not
+  // block.
+  std::function<WrittenReport()> stored = {};
   std::function<void()> work_finished = {};  // what was to be before a goodbye that is held
   std::function<void()> stopped;             // the goodbye is said, or forced; nothing follows
 };

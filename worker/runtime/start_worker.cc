@@ -68,8 +68,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
       return ProbeCoordinator(options.coordinator, options.tls, kProbeWithin, clock);
     };
   }
-  seams.store =
-      NewGrpcStore([channels] { return channels->Current(); }, {options.job, options.token}, clock);
+  seams.store_record = std::make_shared<StoreRecord>();
+  seams.store = NewGrpcStore([channels] { return channels->Current(); },
+                             {options.job, options.token}, clock, seams.store_record);
   seams.make_backend = [options, &clock](const GroupLayout& layout) {
     return MakeBackend(options, layout, clock);
   };

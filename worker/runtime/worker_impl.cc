@@ -121,7 +121,7 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
           [this] { OnGenerationInterrupted(); },
           [this](int32_t count) { newcomers_.store(count, std::memory_order_relaxed); },
           [this](absl::Time until) { drain_until_ns_.store(absl::ToUnixNanos(until)); },
-          [&r] { return r.store.Stored(); },
+          [&r] { return r.seams.store_record->Report(); },
           [this] {
             MutexLock lock(&mu_);
             ending_.NoteWorkFinished();

@@ -15,6 +15,7 @@
 #include "common/protocol/store.h"
 #include "worker/api/worker.h"
 #include "worker/base/fork_guard.h"
+#include "worker/coordinator/store_record.h"
 #include "worker/gpu/plane/gpu_access.h"
 #include "worker/runtime/generation_callbacks.h"
 #include "worker/runtime/generation_plane.h"
@@ -33,6 +34,7 @@ struct WorkerSeams {
   LinkFactory make_link;
   std::function<absl::Status()> probe_coordinator;  // of JoinRequest; may be nullptr
   std::unique_ptr<Store> store;
+  std::shared_ptr<StoreRecord> store_record = std::make_shared<StoreRecord>();  // of `store`
   std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>
       make_backend;
   // Called when the first tensor on a GPU is submitted, not before.

@@ -27,9 +27,9 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
   auto made = std::make_shared<GenerationPlane>();
   GenerationPlane& plane = *made;
   // Keys of generations end with them, here as at coordd.
-  r.store.Forget(r.generation_prefix);
+  r.seams.store_record->Forget(r.generation_prefix);
   r.generation_prefix = place.store_prefix;
-  plane.store = std::make_unique<PrefixStore>(place.store_prefix, r.store);
+  plane.store = std::make_unique<PrefixStore>(place.store_prefix, *r.seams.store);
   const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   plane.executor = std::make_unique<Executor>(
       ExecutorOptions{.fusion_buffer_bytes = options_.fusion_buffer_bytes,

@@ -9,7 +9,6 @@
 
 #include "common/net/http_server.h"
 #include "common/protocol/store_memory.h"
-#include "worker/coordinator/remembering_store.h"
 #include "worker/gpu/nvml/gpu_watch.h"
 #include "worker/gpu/plane/device_stager.h"
 #include "worker/runtime/completion.h"
@@ -32,8 +31,7 @@ struct WorkerImpl::Runtime {
         metrics(registry),
         stacks(stack),
         gpu_watch(clock),
-        store(*this->seams.store),
-        program_store("program/", store),
+        program_store("program/", *this->seams.store),
         inbox(kMaxControlEvents, clock),
         plane_end(clock) {}
 
@@ -44,7 +42,6 @@ struct WorkerImpl::Runtime {
   TraceRecorder trace;
   StackProbe stacks;
   GpuWatch gpu_watch;
-  RememberingStore store;
   PrefixStore program_store;
   PendingNames names;
   ProcessSetTable process_sets;

@@ -29,6 +29,12 @@ TEST(WasTurnedAway, IsNothingThatWasConnected) {
   EXPECT_FALSE(WasTurnedAway(absl::UnavailableError("Socket closed")));
 }
 
+TEST(WasNeverSent, WhereThereWasNoConnection) {
+  EXPECT_TRUE(WasNeverSent(NotConnected("Failed to connect to remote host: Connection refused")));
+  EXPECT_FALSE(WasNeverSent(absl::UnavailableError("recvmsg:Connection reset by peer")));
+  EXPECT_FALSE(WasNeverSent(absl::OkStatus()));
+}
+
 TEST(FromCoordd, WhatGrpcEndsInNeedIsTriedAgain) {
   for (const auto code : {grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::INTERNAL})
     EXPECT_TRUE(absl::IsUnavailable(FromCoordd({code, "Received RST_STREAM with error code 11"})));

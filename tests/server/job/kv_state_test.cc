@@ -185,6 +185,91 @@ TEST_F(KvStateTest, AnswersEverybodyWhenTheJobIsOver) {
   EXPECT_EQ(kv_.keys(), 0);
 }
 
+TEST_F(KvStateTest, EachWriteHasAVersionThatGrows) {
+  KvState kv("train", {}, Epoch{7});
+  int64_t last_call = 0;
+  const auto version = [&](Request request) {
+    Effects effects;
+    kv.Call(StoreCall{CallId{++last_call}, "train", "", std::move(request)}, effects);
+    return Replies(effects).at(0).version;
+  };
+  const auto at = [](int64_t number) { return StoreVersion{Epoch{7}, number}; };
+  EXPECT_EQ(version(StoreSet{"k", "v"}), at(1));
+  EXPECT_EQ(version(StoreAdd{"n", 1}), at(2));
+  EXPECT_EQ(version(StoreAppend{"k", "w"}), at(3));
+  EXPECT_EQ(version(StoreCompareSet{"k", "vw", "x"}), at(4));
+  EXPECT_EQ(version(StoreCompareSet{"k", "another", "y"}), std::nullopt);
+  EXPECT_EQ(version(StoreCompareSet{"k", "vw", "x"}), at(5)) << "it is the desired one";
+  EXPECT_EQ(version(StoreDelete{"k"}), at(6));
+  EXPECT_EQ(version(StoreDelete{"k"}), at(7));
+  EXPECT_EQ(version(StoreDeletePrefix{"n"}), at(8));
+  EXPECT_EQ(version(StoreAdd{"", 1}), std::nullopt);
+  EXPECT_EQ(version(StoreLook{{"k"}, true}), at(8)) << "what it shows";
+  EXPECT_EQ(version(StoreCount{""}), std::nullopt);
+}
+
+TEST_F(KvStateTest, AnAppendMayAskForTheWhole) {
+  EXPECT_EQ(Call(StoreAppend{"k", "a", /*wants_value=*/true})[0].value, "a");
+  EXPECT_EQ(Call(StoreAppend{"k", "b", /*wants_value=*/true})[0].value, "ab");
+  EXPECT_EQ(Call(StoreAppend{"k", "c"})[0].value, "");
+}
+
+TEST_F(KvStateTest, CountsOnAfterItHasCountedOnce) {
+  const auto count = [this](const std::string& prefix) {
+    return Call(StoreCount{prefix})[0].number;
+  };
+  kv_.Open(Generation{1});
+  Call(StoreSet{"a/1", "v"});
+  EXPECT_EQ(count("a/"), 1);
+  EXPECT_EQ(count(""), 1);
+  Call(StoreSet{"a/2", "v"});
+  Call(StoreSet{"a/2", "again"});
+  Call(StoreSet{"gen/1/x", "v"});
+  Call(StoreAdd{"b", 1});
+  EXPECT_EQ(count("a/"), 2);
+  EXPECT_EQ(count(""), 3);
+  Call(StoreDelete{"a/1"});
+  EXPECT_EQ(count("a/"), 1);
+  EXPECT_EQ(count("gen/"), 0);
+  Effects effects;
+  kv_.Close(Generation{1}, effects);
+  EXPECT_EQ(count(""), 2);
+  Call(StoreDeletePrefix{"a"});
+  EXPECT_EQ(count(""), 1);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(count(absl::StrCat("b", i)), 0);
+  EXPECT_EQ(count("a/"), 0);
+  EXPECT_EQ(count("b"), 1);
+}
+
+TEST(HeldCallsOfAStore, AreBounded) {
+  KvState kv("train", {.held = {.calls = 2, .bytes = 10}}, Epoch{2});
+  kv.Await();
+  const auto call = [&kv](int64_t id, Request request) {
+    Effects effects;
+    kv.Call(StoreCall{CallId{id}, "train", "", std::move(request)}, effects);
+    return effects.outgoing.empty() ? absl::OkStatus()
+                                    : std::get<StoreReply>(effects.outgoing[0]).status;
+  };
+  EXPECT_THAT(call(1, StoreSet{"k", "12345678"}), IsOk());
+  EXPECT_THAT(call(2, StoreSet{"k", "x"}),
+              StatusIs(Code::kResourceExhausted, HasSubstr("1 calls of 9 bytes wait already")));
+  EXPECT_THAT(call(3, StoreGet{"k"}), IsOk());
+  EXPECT_THAT(call(4, StoreCount{""}), StatusIs(Code::kResourceExhausted, HasSubstr("train")));
+  EXPECT_EQ(kv.waiting(), 2);
+  kv.Cancel(CallId{1});
+  EXPECT_THAT(call(5, StoreSet{"j", "12345678"}), IsOk());
+  EXPECT_THAT(kv.CheckConsistency(), IsOk());
+  Effects effects;
+  kv.Restore({{"k", "restored"}, {"gen/3/k", "of no generation"}, {"", "no key"}}, effects);
+  ASSERT_THAT(effects.outgoing, SizeIs(2));
+  EXPECT_EQ(std::get<StoreReply>(effects.outgoing[0]).value, "restored");
+  EXPECT_EQ(kv.keys(), 2);
+  EXPECT_EQ(kv.waiting(), 0);
+  kv.Restore({{"late", "x"}}, effects);
+  EXPECT_EQ(kv.keys(), 2) << "it awaits nothing";
+  EXPECT_THAT(kv.CheckConsistency(), IsOk());
+}
+
 // Beside a std::map: same answers, nobody waits for a key that is set.
 TEST(KvStateModel, AgreesWithAMap) {
   Random random(3);

@@ -1,0 +1,26 @@
+#include "server/job/held_calls.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+
+absl::Status HeldCalls::Hold(absl::string_view job, const StoreCall& call) {
+  const int64_t more = static_cast<int64_t>(BytesOf(call.request));
+  if (static_cast<int64_t>(calls_.size()) >= bounds_.calls || bytes_ + more > bounds_.bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        calls_.size(), " calls of ", bytes_, " bytes wait already until the members of job ", job,
+        " are back, of at most ", bounds_.calls, " calls and ", bounds_.bytes, " bytes"));
+  }
+  bytes_ += more;
+  calls_.emplace(call.call, call);
+  return absl::OkStatus();
+}
+
+void HeldCalls::Cancel(CallId call) {
+  const auto held = calls_.find(call);
+  if (held == calls_.end()) return;
+  bytes_ -= static_cast<int64_t>(BytesOf(held->second.request));
+  calls_.erase(held);
+}
+
+}  // namespace coordd
