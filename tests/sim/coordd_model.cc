@@ -94,7 +94,9 @@ absl::Status CoorddModel::Step(const Inbound& in) {
   history_.Saw(in);
   Effects effects;
   state_->Step(in, now_, effects);
-  if (random_.Below(2) == 0) state_->Tick(now_, effects);  // a turn takes in several messages
+  // A turn takes in several messages. Calls of the store leave the rest of the history as it is.
+  const bool is_call = std::holds_alternative<StoreCall>(in);
+  if (!is_call && random_.Below(2) == 0) state_->Tick(now_, effects);
   return Took(effects);
 }
 

@@ -69,6 +69,8 @@ absl::Status RecoverySim::Run() {
     }
     COORDD_RETURN_IF_ERROR(Step());
   }
+  for (int32_t w = 0; w < count(); ++w)
+    if (!workers_[static_cast<size_t>(w)].alive) store_.OnGone(w);
   return store_.CheckEnd();
 }
 
@@ -105,8 +107,7 @@ absl::Status RecoverySim::Step() {
   if (coordd_.alive() && coordd_.is_storing() && random_.Below(3) == 0) return coordd_.StoreOn();
   COORDD_RETURN_IF_ERROR(TakeStale(happened));
   if (happened) return absl::OkStatus();
-  COORDD_RETURN_IF_ERROR(store_.Step(StoreUsers(), happened));
-  if (happened) return absl::OkStatus();
+  COORDD_RETURN_IF_ERROR(store_.Step(StoreUsers(), happened));  // beside what else happens
   for (int tries = 0; tries < 20; ++tries) {
     const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
