@@ -106,6 +106,13 @@ def check_optimizers_of_keras():
     trained(keras.optimizers.Adam, False, compression=hvd.Compression.fp16)
 
 
+def check_ranks_that_have_made_other_numbers_of_optimizers():
+    for _ in range(hvd.rank() + 1):
+        keras.optimizers.SGD()
+    for jit in ("eager", False):
+        trained(keras.optimizers.SGD, jit, steps=1)
+
+
 def check_accumulation_reduces_once_per_update():
     calls = []
     reduce = coordd.keras._reduce.reduce_gradients

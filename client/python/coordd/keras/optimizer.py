@@ -13,8 +13,9 @@ seen by all.
 """
 
 import functools
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
+from coordd import _basics
 from coordd._basics import Average
 from coordd.exceptions import InvalidArgumentError
 from coordd.keras import _reduce
@@ -31,6 +32,7 @@ class Distributed:
     _coordd_options: Any
     _coordd_local: Any
     _coordd_factor: float
+    _coordd_name: str  # of its gradients
 
     def register_local_var(self, variable) -> None:
         """The gradient of this variable stays this rank's own."""
@@ -41,7 +43,7 @@ class Distributed:
         if options.process_set.included() is False:
             return list(gradients)
         local = [index for index, variable in enumerate(variables or ()) if key_of(variable) in self._coordd_local]
-        return _reduce.reduce_gradients(gradients, options, f"{self.name}.gradients", variables, local,  # type: ignore[attr-defined]
+        return _reduce.reduce_gradients(gradients, options, self._coordd_name, variables, local,
                                         self._coordd_factor)
 
 
@@ -91,6 +93,19 @@ class _Legacy(Distributed):
         return super().apply_gradients(list(zip(reduced, variables)), *arguments, **more)  # type: ignore[misc]
 
 
+# How many of a class have been made in this membership of the process. Keras's own names count what the process has ever made, which is
+# less on a rank that has joined later.
+_made: Dict[str, int] = {}
+_basics.on_end(_made.clear)
+
+
+def _name_of(optimizer) -> str:
+    kind = type(optimizer).__name__
+    number = _made.get(kind, 0)
+    _made[kind] = number + 1
+    return f"{kind}.gradients" if number == 0 else f"{kind}.{number}.gradients"
+
+
 @functools.lru_cache(maxsize=None)
 def _distributed_class(base: type) -> type:
     """Under the name of the optimizer's class, and as if in its module: a saved model names the plain one."""
@@ -132,6 +147,7 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
         # compile() would wrap ours, which would then be called on those ranks only whose own gradients are finite: a hang.
         optimizer = loss_scale(optimizer)
     for attribute, value in (("_coordd_options", options), ("_coordd_local", set()), ("_coordd_factor", factor),
+                             ("_coordd_name", _name_of(optimizer)),
                              ("__class__", _distributed_class(type(optimizer)))):  # type: ignore[arg-type]
         object.__setattr__(optimizer, attribute, value)  # Keras tracks what is set the usual way
     return optimizer

@@ -51,5 +51,9 @@ def unique_name(base: str) -> str:
     while getattr(graph, "outer_graph", None) is not None and hasattr(graph.outer_graph, "outer_graph"):
         graph = graph.outer_graph  # of a branch or a loop: the function's own
     function = getattr(graph, "name", None)
-    name = graph.unique_name(base.replace(".", "_"))
+    # Not graph.unique_name(): it puts scopes in front, whose names Keras counts since the process began.
+    taken = vars(graph).setdefault("_coordd_names", {})
+    number = taken.get(base, 0)
+    taken[base] = number + 1
+    name = base if number == 0 else f"{base}_{number}"
     return f"{function}.{name}" if function else name
