@@ -109,7 +109,8 @@ def check_optimizers_of_keras():
 def check_ranks_that_have_made_other_numbers_of_optimizers():
     for _ in range(hvd.rank() + 1):
         keras.optimizers.SGD()
-    trained(keras.optimizers.SGD, "eager", steps=1)
+    for jit in ("eager", False):
+        trained(keras.optimizers.SGD, jit, steps=1)
 
 
 def check_accumulation_reduces_once_per_update():
