@@ -1,5 +1,7 @@
 """What is needed of TensorFlow beside its public interface, each thing with a sentence for the day on which it is not there."""
 
+import weakref
+
 import tensorflow as tf
 
 OLDEST = "2.13"
@@ -45,6 +47,9 @@ def under_xla() -> bool:
     return bool(in_context(tf.compat.v1.get_default_graph()))
 
 
+_taken: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # names by graph
+
+
 def unique_name(base: str) -> str:
     """A name that nothing else in the tf.function that is being traced has, the same on all ranks that trace the same program."""
     graph = tf.compat.v1.get_default_graph()
@@ -52,7 +57,7 @@ def unique_name(base: str) -> str:
         graph = graph.outer_graph  # of a branch or a loop: the function's own
     function = getattr(graph, "name", None)
     # Not graph.unique_name(): it puts scopes in front, whose names Keras counts since the process began.
-    taken = vars(graph).setdefault("_coordd_names", {})
+    taken = _taken.setdefault(graph, {})
     number = taken.get(base, 0)
     taken[base] = number + 1
     name = base if number == 0 else f"{base}_{number}"
