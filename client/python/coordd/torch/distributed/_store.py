@@ -226,7 +226,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
             break
         if now != stored:
             self._forget_parts(key, stored)
-        return self._whole(key, now)
+        return self._whole(key, now or b"")
 
     def delete_key(self, key):
         wire, value = _wire_key(key), self._now(key)
