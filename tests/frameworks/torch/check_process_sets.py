@@ -142,3 +142,7 @@ def check_sets_that_their_members_make_alone():
     everyone = hvd.add_process_set([0, 1])  # of all ranks' requests: nothing of that was in their order
     if everyone.included():
         expect(hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=everyone), torch.full((2,), 2.0))
+    assert hvd.remove_process_set(everyone) is True
+    if hvd.rank() < 2:
+        assert hvd.remove_process_set(second) is True
+    assert process_sets.process_sets() == [hvd.global_process_set]

@@ -13,10 +13,10 @@ seen by all.
 """
 
 import functools
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
-from coordd import _basics
 from coordd._basics import Average
+from coordd._made import name_of_new
 from coordd.exceptions import InvalidArgumentError
 from coordd.keras import _reduce
 from coordd.keras._reduce import Compression, key_of
@@ -93,19 +93,6 @@ class _Legacy(Distributed):
         return super().apply_gradients(list(zip(reduced, variables)), *arguments, **more)  # type: ignore[misc]
 
 
-# How many of a class have been made in this membership of the process. Keras's own names count what the process has ever made, which is
-# less on a rank that has joined later.
-_made: Dict[str, int] = {}
-_basics.on_end(_made.clear)
-
-
-def _name_of(optimizer) -> str:
-    kind = type(optimizer).__name__
-    number = _made.get(kind, 0)
-    _made[kind] = number + 1
-    return f"{kind}.gradients" if number == 0 else f"{kind}.{number}.gradients"
-
-
 @functools.lru_cache(maxsize=None)
 def _distributed_class(base: type) -> type:
     """Under the name of the optimizer's class, and as if in its module: a saved model names the plain one."""
@@ -147,7 +134,7 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
         # compile() would wrap ours, which would then be called on those ranks only whose own gradients are finite: a hang.
         optimizer = loss_scale(optimizer)
     for attribute, value in (("_coordd_options", options), ("_coordd_local", set()), ("_coordd_factor", factor),
-                             ("_coordd_name", _name_of(optimizer)),
+                             ("_coordd_name", name_of_new(type(optimizer).__name__) + ".gradients"),
                              ("__class__", _distributed_class(type(optimizer)))):  # type: ignore[arg-type]
         object.__setattr__(optimizer, attribute, value)  # Keras tracks what is set the usual way
     return optimizer

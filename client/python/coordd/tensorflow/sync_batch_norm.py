@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from coordd import _basics
+from coordd._made import name_of_new
 from coordd.exceptions import InvalidArgumentError
 from coordd.keras._which import LEGACY, keras
 from coordd.tensorflow import mpi_ops
@@ -21,6 +22,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         if LEGACY:
             kwargs["fused"] = False
         super().__init__(**kwargs)
+        self._coordd_name = name_of_new("SyncBatchNormalization") + ".moments"
 
     def _moments(self, inputs, *arguments, **more):
         if _basics.size() == 1:
@@ -31,7 +33,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         # Values for each channel; with a mask they are weighed alike, which is right where ranks have masked as many.
         count = tf.cast(tf.size(inputs), wide) / tf.cast(tf.size(mean), wide)
         sums = [tf.reshape(count, [1]), tf.reshape(mean * count, [-1]), tf.reshape((variance + mean * mean) * count, [-1])]
-        total = mpi_ops.allreduce(tf.concat(sums, 0), op=_basics.Sum, name=f"{self.name}.moments")
+        total = mpi_ops.allreduce(tf.concat(sums, 0), op=_basics.Sum, name=self._coordd_name)
         channels = tf.size(mean)
         of_all = tf.reshape(total[1:1 + channels] / total[0], tf.shape(mean))
         squares = tf.reshape(total[1 + channels:] / total[0], tf.shape(mean))
