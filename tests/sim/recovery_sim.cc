@@ -69,8 +69,17 @@ absl::Status RecoverySim::Run() {
     }
     COORDD_RETURN_IF_ERROR(Step());
   }
-  for (int32_t w = 0; w < count(); ++w)
+  return EndOfStore();
+}
+
+// The programs have ended. What a member has said of the store may be under way, and calls wait for
+// it.
+absl::Status RecoverySim::EndOfStore() {
+  for (int32_t w = 0; w < count(); ++w) {
+    if (coordd_.is_cut(w)) return absl::OkStatus();
     if (!workers_[static_cast<size_t>(w)].alive) store_.OnGone(w);
+    while (coordd_.HasNews(w)) COORDD_RETURN_IF_ERROR(ToCoordd(w));
+  }
   return store_.CheckEnd();
 }
 

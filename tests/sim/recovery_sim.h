@@ -199,6 +199,7 @@ class RecoverySim {
   bool CanRun(const WorkerModel& worker) const;
   absl::Status RunProgram(int32_t w);
   absl::Status Leave(int32_t w);
+  absl::Status EndOfStore();
   absl::Status ToCoordd(int32_t w);
   absl::Status ToWorker(int32_t w);
   // Something that may happen in the data plane of this worker; whether anything did.
