@@ -42,6 +42,7 @@ class Connection:
     def __init__(self, address, seconds=20, context=None):
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host.strip("[]"), int(port)), seconds)
+        self.name = self.socket.getsockname()[:2]
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")

@@ -119,6 +119,7 @@ static void TestAMemberThatDoesNotAsk(void) {
     CHECK_ERROR(coordd_process_set_add_members(worker, "alone", pair, 2, 10, &set),
                 COORDD_CANCELLED, "rank 0 withdrew it");
   }
+  CHECK_OK(coordd_barrier(worker, NULL, NULL));
   if (rank < 2) CheckSums(Add("alone", pair, 2), 3);
 }
 
