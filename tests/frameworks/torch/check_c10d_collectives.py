@@ -264,6 +264,8 @@ def check_groups_use_one_worker_and_have_operations_of_their_own():
             equal(uneven, torch.tensor([value, value + 1]).repeat_interleave(rank + 1))
             dist.monitored_barrier(group)
         dist.destroy_process_group(third)
+    else:  # torch counts the calls, and names later groups by it
+        dist.destroy_process_group(dist.new_group([rank], use_local_synchronization=True))
     dist.barrier()
     for group in (first, second):
         if rank < 2:
