@@ -2,22 +2,14 @@
 
 import jax.numpy as jnp
 
-__all__ = ["Compression"]
+from coordd._compression import Compressor, NoneCompressor
+
+__all__ = ["Compression", "Compressor"]
 
 
-class NoneCompressor:
-    """Leaves arrays as they are."""
+class _NarrowFloat(Compressor):
+    """Floating-point arrays travel in `dtype`; others, and narrower ones, as they are."""
 
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        return tensor
-
-
-class _NarrowFloat:
     dtype = jnp.float16
 
     @classmethod

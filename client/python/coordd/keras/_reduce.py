@@ -3,7 +3,8 @@
 from typing import Any, List, Sequence, Tuple, Type
 
 from coordd import _basics
-from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd._arguments import check_optimizer
+from coordd.exceptions import UnsupportedError
 from coordd.keras._which import BACKEND, keras
 
 ERRORS: Tuple[Type[BaseException], ...] = ()  # that a backend's runtime makes of what an op of ours has said
@@ -58,17 +59,7 @@ def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor,
     if BACKEND == "tensorflow":
         return _gradients.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                           process_set, scale_local_gradients)
-    if op == _basics.Adasum:
-        raise UnsupportedError("Adasum is not in this version of coordd: use op=Average with a scaled learning rate",
-                               "UNIMPLEMENTED")
-    if op not in (_basics.Average, _basics.Sum):
-        raise InvalidArgumentError(f"op is {op!r}: expected Average or Sum", "INVALID_ARGUMENT")
-    if gradient_predivide_factor != 1.0 and op != _basics.Average:
-        raise InvalidArgumentError("gradient_predivide_factor is for op=Average: with another operator it would change the "
-                                   "result", "INVALID_ARGUMENT")
-    if process_set.process_set_id is None:
-        raise InvalidArgumentError(f"{process_set} is not registered: give it to init() or to add_process_set()",
-                                   "INVALID_ARGUMENT")
+    check_optimizer(op, (_basics.Average, _basics.Sum), gradient_predivide_factor, process_set)
     if groups or num_groups:
         raise UnsupportedError(f"groups on the backend {BACKEND}: all gradients travel in one group there", "UNIMPLEMENTED")
     return _Options(compression, op, float(gradient_predivide_factor), process_set, bool(scale_local_gradients))

@@ -5,7 +5,8 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 import tensorflow as tf
 
 from coordd import _basics
-from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd._arguments import check_optimizer
+from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.tensorflow import _calls, _framework, mpi_ops
 
@@ -26,17 +27,7 @@ class Options(NamedTuple):
 def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
                     scale_local_gradients) -> Options:
     """ValueError: an argument does not fit."""
-    if op == _basics.Adasum:
-        raise UnsupportedError("Adasum is not in this version of coordd: use op=Average with a scaled learning rate",
-                               "UNIMPLEMENTED")
-    if op not in _SCALED_OPS:
-        raise InvalidArgumentError(f"op is {op!r}: expected Average or Sum", "INVALID_ARGUMENT")
-    if gradient_predivide_factor != 1.0 and op != _basics.Average:
-        raise InvalidArgumentError("gradient_predivide_factor is for op=Average: with another operator it would change the "
-                                   "result", "INVALID_ARGUMENT")
-    if process_set.process_set_id is None:
-        raise InvalidArgumentError(f"{process_set} is not registered: give it to init() or to add_process_set()",
-                                   "INVALID_ARGUMENT")
+    check_optimizer(op, _SCALED_OPS, gradient_predivide_factor, process_set)
     groups = groups if groups is not None else (num_groups or None)
     if groups is not None and not isinstance(groups, (int, list, tuple)):
         raise InvalidArgumentError(f"groups is {groups!r}: expected a number of groups, or a list of lists of variables",

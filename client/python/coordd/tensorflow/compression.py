@@ -6,33 +6,9 @@ A compressor is a class with two functions, so that a program may bring its own:
 
 import tensorflow as tf
 
+from coordd._compression import Compressor, NoneCompressor
+
 __all__ = ["Compression", "Compressor"]
-
-
-class Compressor:
-    """What every compressor offers."""
-
-    @staticmethod
-    def compress(tensor):
-        """The tensor to submit, and what decompress() needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """The result in the form of the original."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        return tensor
 
 
 class _NarrowFloat(Compressor):

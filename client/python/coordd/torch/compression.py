@@ -8,33 +8,9 @@ and ``decompress(tensor, context) -> tensor``.
 
 import torch
 
+from coordd._compression import Compressor, NoneCompressor
+
 __all__ = ["Compression", "Compressor"]
-
-
-class Compressor:
-    """What every compressor offers."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor):
-        """The tensor to submit, and what decompress() needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx):
-        """The result in the form of the original."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        return tensor
 
 
 class _NarrowFloat(Compressor):

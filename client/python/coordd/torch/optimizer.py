@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 import torch
 
-from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd._arguments import check_optimizer
+from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
 from coordd.torch._gradients import GradientExchange
@@ -232,17 +233,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
     """
     if isinstance(optimizer, _DistributedOptimizer):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already", "INVALID_ARGUMENT")
-    if op == mpi_ops.Adasum:
-        raise UnsupportedError("Adasum is not in this version of coordd: use op=Average with a scaled learning rate",
-                               "UNIMPLEMENTED")
-    if op not in (mpi_ops.Average, mpi_ops.Sum, mpi_ops.Min, mpi_ops.Max, mpi_ops.Product):
-        raise InvalidArgumentError(f"op is {op!r}: expected Average, Sum, Min, Max or Product", "INVALID_ARGUMENT")
-    if gradient_predivide_factor != 1.0 and op != mpi_ops.Average:
-        raise InvalidArgumentError("gradient_predivide_factor is for op=Average: with another operator it would change the "
-                                   "result", "INVALID_ARGUMENT")
-    if process_set.process_set_id is None:
-        raise InvalidArgumentError(f"{process_set} is not registered: give it to init() or to add_process_set()",
-                                   "INVALID_ARGUMENT")
+    check_optimizer(op, (mpi_ops.Average, mpi_ops.Sum, mpi_ops.Min, mpi_ops.Max, mpi_ops.Product), gradient_predivide_factor,
+                    process_set)
     if num_groups:
         warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
