@@ -35,7 +35,7 @@ enum class Refusal {
   kHandshake,   // the TLS handshake failed: a wrong certificate, or none
   kDescriptor,  // this process has no descriptors left
   kUnfinished,  // begun, and one of too many of which nothing more came
-  kEndless,     // let in before, and ended: its messages fill the memory and do not end
+  kEndless,     // let in before, and ended: its messages or calls fill the memory and do not end
 };
 inline constexpr int kRefusals = 10;
 const char* RefusalName(Refusal why);  // "silent", "full", ...

@@ -1,4 +1,5 @@
-// Decides which connections are ended because their messages fill the memory and do not end. PURE.
+// Decides which connections are ended because what they began, and do not end, fills the memory.
+// PURE.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace coordd {
 
-// What a connection has sent of messages that are not whole yet.
+// What a connection makes this process hold: of messages that are not whole yet, or by its calls.
 struct Backlog {
   int fd = -1;
   uint64_t cookie = 0;  // SocketCookie of fd when it was let in

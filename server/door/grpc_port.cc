@@ -33,7 +33,8 @@ constexpr int kMaxMessageBytes = 1 << 20;  // the protocol's largest is 256 KiB
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr size_t kMemoryQuotaBytes = size_t{2} << 30;  // gRPC's buffers, all connections
 // Messages that do not end may fill this part of it: beyond all of it gRPC itself would make room,
-// by ending streams of whoever it meets first.
+// by ending streams of whoever it meets first. Calls that have begun may take the same part of
+// BufferQuota: on a large machine tens of thousands of ranks have some each.
 constexpr size_t kFloodShare = 2;
 constexpr int kHandshakeTimeoutMs = 5000;
 // A worker whose machine has vanished is noticed after the lease at the latest; the transport's own
@@ -163,7 +164,9 @@ class AcceptingGrpcPort final : public GrpcPort {
     calls.refused = [this](Refusal why) { Count(why); };
     COORDD_RETURN_IF_ERROR(acceptor_.Start(std::move(calls)));
     flood_guard_ = std::make_unique<FloodGuard>(
-        read, memory_quota_ / kFloodShare, clock_,
+        read,
+        FloodBounds{.messages = memory_quota_ / kFloodShare, .calls = buffer_quota_ / kFloodShare},
+        clock_,
         FloodGuard::Calls{.connections = [this] { return acceptor_.all(); },
                           .ended = [this] { Count(Refusal::kEndless); }});
     return absl::OkStatus();
@@ -236,7 +239,8 @@ class AcceptingGrpcPort final : public GrpcPort {
   // Constant after Start.
   const HostPort address_, own_address_;
   const bool tls_;
-  const size_t memory_quota_ = std::min(kMemoryQuotaBytes, BufferQuota());
+  const size_t buffer_quota_ = BufferQuota();
+  const size_t memory_quota_ = std::min(kMemoryQuotaBytes, buffer_quota_);
   Clock& clock_;
   ServerMetrics& metrics_;
   std::unique_ptr<RefusingServer> refusing_;

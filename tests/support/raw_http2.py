@@ -107,6 +107,20 @@ class Connection:
                 break
         return found
 
+    def begin_calls(self, path, streams):
+        """Begins so many calls of `path`, whose messages never come."""
+        self.socket.sendall(b"".join(frame(HEADERS, END_HEADERS, stream, call_headers(path)) for stream in range(1, 2 * streams, 2)))
+
+    def answered_a_ping(self):
+        """Waits until the other side has read all that was sent, or has closed."""
+        try:
+            self.send(PING, 0, 0, bytes(8))
+            for kind, flags, _ in self.frames():
+                if kind == PING and flags & ACK:
+                    return
+        except OSError:
+            pass
+
     def send_endless(self, path, streams, size, seconds):
         """On so many streams of `path` a message of `size` bytes, whose last byte never comes, as fast as the other side takes
         them, until it closes the connection or the time is over. The bytes that were sent."""
