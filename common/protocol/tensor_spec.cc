@@ -1,75 +1,11 @@
 #include "common/protocol/tensor_spec.h"
 
-#include <cstddef>
-#include <iterator>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
 namespace {
-
-// What a kind is. A new one is a row of kTraits, and nothing else in this file.
-struct KindTraits {
-  CollectiveKind kind;
-  bool reduces = false;
-  bool has_root = false;
-  bool is_pairwise = false;
-  bool needs_every_rank = false;
-  bool has_payload = true;
-  bool rows_may_differ = false;  // the extents of the first dimension, by rank
-  bool has_rows = false;         // it is divided by the first dimension, or put together by it
-  bool input_by_rank = false;    // each rank gives rows to each
-  bool can_fuse = false;
-};
-
-// By number, from 1 on.
-constexpr KindTraits kTraits[] = {
-    {.kind = CollectiveKind::kAllreduce,
-     .reduces = true,
-     .needs_every_rank = true,
-     .can_fuse = true},
-    {.kind = CollectiveKind::kAllgather,
-     .needs_every_rank = true,
-     .rows_may_differ = true,
-     .has_rows = true,
-     .can_fuse = true},
-    {.kind = CollectiveKind::kBroadcast, .has_root = true, .can_fuse = true},
-    {.kind = CollectiveKind::kReducescatter,
-     .reduces = true,
-     .needs_every_rank = true,
-     .has_rows = true,
-     .input_by_rank = true,
-     .can_fuse = true},
-    {.kind = CollectiveKind::kAlltoall,
-     .needs_every_rank = true,
-     .rows_may_differ = true,
-     .has_rows = true,
-     .input_by_rank = true},
-    {.kind = CollectiveKind::kBarrier, .needs_every_rank = true, .has_payload = false},
-    {.kind = CollectiveKind::kJoin, .needs_every_rank = true, .has_payload = false},
-    {.kind = CollectiveKind::kReduce, .reduces = true, .has_root = true, .can_fuse = true},
-    {.kind = CollectiveKind::kGather, .has_root = true, .rows_may_differ = true, .has_rows = true},
-    {.kind = CollectiveKind::kSend, .is_pairwise = true},
-    {.kind = CollectiveKind::kReceive, .is_pairwise = true},
-};
-
-constexpr bool AreInOrder() {
-  size_t number = 0;
-  for (const KindTraits& traits : kTraits)
-    if (static_cast<size_t>(traits.kind) != ++number) return false;
-  return number == static_cast<size_t>(kLastCollectiveKind);
-}
-static_assert(AreInOrder());
-
-// What comes from the wire may be no kind: then nothing is true of it but that it has a payload.
-constexpr KindTraits kNoKind = {.kind = CollectiveKind{0}};
-
-const KindTraits& Of(CollectiveKind kind) {
-  const size_t row = static_cast<size_t>(kind) - 1;
-  return row < std::size(kTraits) ? kTraits[row] : kNoKind;
-}
 
 absl::Status Invalid(const TensorSpec& spec, absl::string_view found, absl::string_view expected) {
   return absl::InvalidArgumentError(
@@ -81,7 +17,7 @@ absl::Status ValidateShape(const TensorSpec& spec) {
     return Invalid(spec, absl::StrCat(spec.shape.size(), " dimensions"),
                    absl::StrCat("at most ", kMaxDimensions));
   }
-  if (spec.shape.empty() && Of(spec.kind).has_rows) {
+  if (spec.shape.empty() && HasRows(spec.kind)) {
     return Invalid(spec, absl::StrCat(Name(spec.kind), " of a scalar"), "at least one dimension");
   }
   int64_t bytes = SizeOf(spec.dtype);
@@ -125,17 +61,6 @@ int64_t NumElements(absl::Span<const int64_t> shape) {
 }
 
 int64_t SizeBytes(const TensorSpec& spec) { return NumElements(spec.shape) * SizeOf(spec.dtype); }
-
-bool Reduces(CollectiveKind kind) { return Of(kind).reduces; }
-bool HasRoot(CollectiveKind kind) { return Of(kind).has_root; }
-bool IsPairwise(CollectiveKind kind) { return Of(kind).is_pairwise; }
-bool NeedsEveryRank(CollectiveKind kind) { return Of(kind).needs_every_rank; }
-bool HasPayload(CollectiveKind kind) { return Of(kind).has_payload; }
-bool FirstDimensionMayDiffer(CollectiveKind kind) { return Of(kind).rows_may_differ; }
-bool HasRows(CollectiveKind kind) { return Of(kind).has_rows; }
-bool InputIsByRank(CollectiveKind kind) { return Of(kind).input_by_rank; }
-bool HasSplits(CollectiveKind kind) { return InputIsByRank(kind) && FirstDimensionMayDiffer(kind); }
-bool CanFuse(CollectiveKind kind) { return Of(kind).can_fuse; }
 
 std::string ShapeString(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/protocol/kind_traits.h"
 #include "common/protocol/types.h"
 
 namespace coordd {
@@ -50,20 +51,6 @@ struct TensorSpec {
 int64_t NumElements(absl::Span<const int64_t> shape);
 // The size of this rank's input, in bytes.
 int64_t SizeBytes(const TensorSpec& spec);
-bool Reduces(CollectiveKind kind);     // allreduce, reducescatter and reduce
-bool HasRoot(CollectiveKind kind);     // broadcast, reduce and gather
-bool IsPairwise(CollectiveKind kind);  // send and receive
-// Whether no rank ends the collective before every rank has begun it. A root or a sender needs
-// nobody.
-bool NeedsEveryRank(CollectiveKind kind);
-bool HasPayload(CollectiveKind kind);               // all but barrier and join
-bool FirstDimensionMayDiffer(CollectiveKind kind);  // by rank: allgather, gather and alltoall
-// Whether the result has another first dimension than the input: these three and reducescatter.
-bool HasRows(CollectiveKind kind);
-bool InputIsByRank(CollectiveKind kind);  // rows for each rank: reducescatter and alltoall
-bool HasSplits(CollectiveKind kind);      // the program may say how many rows: alltoall
-// Whether several tensors of this kind may travel as one batch; the others are batches of one.
-bool CanFuse(CollectiveKind kind);
 // Whether the two may: they agree in everything that is done once for a batch.
 bool FusesWith(const TensorSpec& a, const TensorSpec& b);
 
