@@ -102,6 +102,7 @@ int Main(int argc, char** argv) {
   RelayFlags flags;
   CLI::App app(kDescription, "coordd-relay");
   app.footer(kFooter);
+  app.failure_message(UsageFailure);
   app.set_version_flag("-v,--version", absl::StrCat("coordd-relay ", kVersion));
   AddFlags(app, flags);
   try {

@@ -204,7 +204,12 @@ int Main(int argc, char** argv) {
   AddOthers(app, flags);
   AddCollectives(app, collectives);
   AddRecovery(app, recovery);
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message(UsageFailure);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   RaiseFileLimit();
   if (app.got_subcommand("echo-server"))
     return RunEchoServer(flags.echo_sessions, flags.echo_ready_fd);

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/nearest_word.h"
+
 namespace coordd {
 
 // A validator in the place of CLI::PositiveNumber and CLI::NonNegativeNumber, whose sentence has
@@ -27,21 +29,83 @@ inline CLI::Validator ZeroOrMore() {
                     "NONNEGATIVE");
 }
 
+// The flags, or the commands, that may stand where CLI11 has found something else.
+inline std::vector<std::string> KnownArguments(const CLI::App& app, bool flags) {
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!flags) known.push_back(command->get_name());
+    if (!flags || !command->parsed()) continue;
+    for (const CLI::Option* option : command->get_options())
+      for (const std::string& name : option->get_lnames()) known.push_back(name);
+  }
+  if (!flags) return known;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back(name);
+  return known;
+}
+
+// One sentence for what nobody has asked for: the first flag, since what it seems to take is listed
+// with it, else the first word.
+inline std::string UnknownArgument(const CLI::App& app) {
+  const std::vector<std::string> all = app.remaining(/*recurse=*/true);
+  std::string first;
+  for (const std::string& one : all) {
+    if (one.size() > 1 && one[0] == '-') first = one;
+  }
+  if (first.empty() && !all.empty()) first = all.front();
+  const bool is_flag = first.size() > 1 && first[0] == '-';
+  const std::string name = first.substr(0, first.find('='));
+  const std::string word = is_flag ? name.substr(name.find_first_not_of('-')) : name;
+  const std::string nearest = NearestWord(word, KnownArguments(app, is_flag));
+  std::string text = (is_flag ? "there is no flag " : "unexpected argument ") + name;
+  if (!nearest.empty())
+    text += std::string(", did you mean ") + (is_flag ? "--" : "") + nearest + "?";
+  return text;
+}
+
+// "--np: 'x', expected a whole number" for CLI11's "Could not convert: --np = x".
+inline std::string WrongValue(const CLI::App& app, const std::string& said) {
+  const std::string begin = "Could not convert: ", between = " = ";
+  const size_t middle = said.find(between);
+  if (said.rfind(begin, 0) != 0 || middle == std::string::npos) return said;
+  const std::string flag = said.substr(begin.size(), middle - begin.size());
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  for (const CLI::App* command : app.get_subcommands())
+    if (option == nullptr) option = command->get_option_no_throw(flag);
+  const std::string type = option == nullptr ? "" : option->get_type_name();
+  std::string expected = "a value of another type";
+  if (type.rfind("INT", 0) == 0) expected = "a whole number";
+  if (type.rfind("UINT", 0) == 0) expected = "a whole number of 0 or more";
+  if (type.rfind("FLOAT", 0) == 0) expected = "a number";
+  return flag + ": '" + said.substr(middle + between.size()) + "', expected " + expected;
+}
+
+// What is wrong, in one sentence: "there is no flag --lisen, did you mean --listen?".
+inline std::string UsageSentence(const CLI::App& app, const CLI::Error& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+    return UnknownArgument(app);
+  if (error.get_name() == "ConversionError") return WrongValue(app, error.what());
+  if (error.get_name() != "RequiredError") return error.what();
+  if (commands.empty() || !app.get_subcommands().empty())
+    return unknown.empty() ? error.what() : UnknownArgument(app);
+  std::string text = "expected a command:";
+  if (!unknown.empty()) {
+    const std::string nearest = NearestWord(unknown[0], KnownArguments(app, /*flags=*/false));
+    text = "'" + unknown[0] + "' is neither an option nor a command of it, ";
+    text += nearest.empty() ? "expected" : "did you mean " + nearest + "? There are";
+  }
+  for (const CLI::App* command : commands)
+    text += (command == commands[0] ? " " : ", ") + command->get_name();
+  return text;
+}
+
 // What CLI::App::failure_message prints: "coordctl: 'stat' is neither an option nor a command of
 // it, expected status, jobs".
 inline std::string UsageFailure(const CLI::App* app, const CLI::Error& error) {
-  std::string text = error.what();
-  const std::vector<std::string> unknown = app->remaining();
-  const auto commands = app->get_subcommands([](const CLI::App*) { return true; });
-  if (error.get_name() == "RequiredError" && !commands.empty() && app->get_subcommands().empty()) {
-    text = unknown.empty()
-               ? "expected a command:"
-               : "'" + unknown[0] + "' is neither an option nor a command of it, expected";
-    for (const CLI::App* command : commands) {
-      text += (command == commands[0] ? " " : ", ") + command->get_name();
-    }
-  }
-  return app->get_name() + ": " + text + "\n(" + app->get_name() + " --help says more)\n";
+  const std::string& name = app->get_name();
+  return name + ": " + UsageSentence(*app, error) + "\n(" + name + " --help says more)\n";
 }
 
 }  // namespace coordd

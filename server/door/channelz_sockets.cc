@@ -89,7 +89,9 @@ uint64_t CallsOfSocketJson(absl::string_view text) {
   if (!socket.is_object() || inner == socket.end() || !inner->is_object()) return 0;
   const auto data = inner->find("data");
   if (data == inner->end()) return 0;
-  const auto count = [&data](const char* key) { return std::max(NumberAt(*data, key), int64_t{0}); };
+  const auto count = [&data](const char* key) {
+    return std::max(NumberAt(*data, key), int64_t{0});
+  };
   const int64_t ended = count("streamsSucceeded") + count("streamsFailed");
   return static_cast<uint64_t>(std::max(count("streamsStarted") - ended, int64_t{0}));
 }

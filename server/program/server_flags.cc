@@ -286,7 +286,7 @@ absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
     flags.print = absl::StrCat("coordd ", kVersion, "\n");
     return flags;
   } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
+    return absl::InvalidArgumentError(UsageSentence(app, error));
   }
   flags.log_level = levels.at(level);
   if (app.count("--store") == 0) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/usage_failure.h"
 #include "tests/sim/random_programs.h"
 #include "tests/sim/sim_seed.h"
 
@@ -190,7 +191,8 @@ std::optional<int> Parse(int argc, char** argv, Flags& flags) {
     fputs(app.help().c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& error) {
-    fprintf(stderr, "coordd-sim: %s\n(coordd-sim --help lists the flags)\n", error.what());
+    fprintf(stderr, "coordd-sim: %s\n(coordd-sim --help lists the flags)\n",
+            UsageSentence(app, error).c_str());
     return kExitUsage;
   }
   const absl::StatusOr<FaultSet> parsed = ParseFaults(faults);
