@@ -25,6 +25,17 @@ PROGRAMS = ("coordd", "coordrun", "coordctl", "coordd-worker")
 PREPARED = os.environ.get("COORDD_WHEEL_FOLDER")
 
 
+def refuse_half_a_build():
+    """A package without coordrun would be found out later, and far from here."""
+    if not os.path.exists(os.path.join(BUILD, "CMakeCache.txt")):
+        return
+    wanted = [BUILT, *(os.path.join(BUILD, "bin", program) for program in PROGRAMS)]
+    missing = [os.path.relpath(one, BUILD) for one in wanted if not os.path.exists(one)]
+    if missing:
+        raise SystemExit(f"coordd: {os.path.abspath(BUILD)} is not built to the end: {', '.join(missing)} is missing; run "
+                         f"`cmake --build {os.path.relpath(os.path.abspath(BUILD))}`, then install again")
+
+
 class BuildWithLibrary(build_py):
 
     def run(self):
@@ -32,6 +43,8 @@ class BuildWithLibrary(build_py):
         if getattr(self, "editable_mode", False):
             return
         package = os.path.join(self.build_lib, "coordd")
+        if not PREPARED:
+            refuse_half_a_build()
         if PREPARED:
             for part in ("lib", "bin"):
                 shutil.copytree(os.path.join(PREPARED, part), os.path.join(package, part), dirs_exist_ok=True)
@@ -42,8 +55,7 @@ class BuildWithLibrary(build_py):
             if os.path.exists(FOR_TENSORFLOW):
                 shutil.copy(FOR_TENSORFLOW, os.path.join(package, "lib", "libcoordd_tensorflow.so"))
             for program in PROGRAMS:
-                if os.path.exists(os.path.join(BUILD, "bin", program)):
-                    shutil.copy(os.path.join(BUILD, "bin", program), os.path.join(package, "bin", program))
+                shutil.copy(os.path.join(BUILD, "bin", program), os.path.join(package, "bin", program))
 
 
 class ForThisMachine(Distribution):

@@ -44,6 +44,22 @@ def missing():
 @unittest.skipIf(missing(), f"no {missing()} here: tools/install-deps --test")
 class WheelTest(processes.TestCase):
 
+    def test_half_a_build_is_refused_and_says_what_is_missing(self):
+        source = os.path.join(self.folder, "client", "python")
+        shutil.copytree(os.path.join(ROOT, "client", "python"), source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+        for name in ("CMakeCache.txt", "lib/libcoordd.so.0", "bin/coordd", "bin/coordctl", "bin/coordd-worker"):
+            path = os.path.join(self.folder, "build", name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb"):
+                pass
+        refused = subprocess.run([sys.executable, "setup.py", "-q", "build"], cwd=source, text=True, capture_output=True, check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("is not built to the end: bin/coordrun is missing", refused.stderr)
+        with open(os.path.join(self.folder, "build", "bin", "coordrun"), "wb"):
+            pass
+        subprocess.run([sys.executable, "setup.py", "-q", "build"], cwd=source, capture_output=True, check=True)
+        self.assertTrue(glob.glob(f"{source}/build/lib*/coordd/bin/coordrun"))
+
     def test_a_virtual_environment_with_the_wheel_is_all_that_is_needed(self):
         dist = os.path.join(self.folder, "dist")
         subprocess.run([os.path.join(ROOT, "tools", "build-wheel"), "--build", processes.BUILD, "--output", dist,
