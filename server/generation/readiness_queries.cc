@@ -32,6 +32,22 @@ PendingTensor ReadinessTable::Describe(const Entry& entry) const {
   return pending;
 }
 
+std::string ReadinessTable::WaitsInstead(const Entry& entry, const PendingTensor& pending) const {
+  constexpr int kLookedAt = 64;  // the oldest
+  if (pending.missing.empty() || pending.ready.empty()) return "";
+  const Rank missing = pending.missing.front(), waiting = pending.ready.front();
+  int looked_at = 0;
+  for (const auto& [id, other] : entries_.by_age()) {
+    if (++looked_at > kLookedAt) break;
+    if (other == &entry || !other->in().Contains(missing) || other->in().Contains(waiting))
+      continue;
+    return absl::StrCat("; rank ", ToInt(missing), " waits for tensor ", other->spec.name,
+                        ", which rank ", ToInt(waiting),
+                        " has not submitted: they call them in different orders, or call others");
+  }
+  return "";
+}
+
 std::vector<PendingTensor> ReadinessTable::Stalled(absl::Time now, absl::Duration age,
                                                    size_t limit) const {
   std::vector<PendingTensor> stalled;

@@ -122,7 +122,8 @@ void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_vi
   const PendingTensor pending = Describe(*entry);
   const absl::Status status = absl::CancelledError(absl::StrCat(
       "tensor ", name, ": rank ", ToInt(rank), " withdrew it", reason.empty() ? "" : ": ", reason,
-      "; not submitted by ", RanksString(pending.missing, pending.missing_count)));
+      "; not submitted by ", RanksString(pending.missing, pending.missing_count),
+      WaitsInstead(*entry, pending)));
   FailEntry(*entry, {status, rank}, failed);
   Account();
 }
@@ -193,10 +194,11 @@ void ReadinessTable::FailOlderThan(absl::Time now, absl::Duration age,
   while (!entries_.empty() && entries_.by_age().begin()->second->first_report + age <= now) {
     Entry& entry = *entries_.by_age().begin()->second;
     const PendingTensor pending = Describe(entry);
-    const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-        "tensor ", entry.spec.name, ": submitted by ",
-        RanksString(pending.ready, pending.ready_count), ", but not by ",
-        RanksString(pending.missing, pending.missing_count), " within ", DurationText(age)));
+    const absl::Status status = absl::DeadlineExceededError(
+        absl::StrCat("tensor ", entry.spec.name, ": submitted by ",
+                     RanksString(pending.ready, pending.ready_count), ", but not by ",
+                     RanksString(pending.missing, pending.missing_count), " within ",
+                     DurationText(age), WaitsInstead(entry, pending)));
     const Rank blamed = pending.missing_count == 1 ? pending.missing.front() : kNobody;
     FailEntry(entry, {status, blamed}, failed);
   }

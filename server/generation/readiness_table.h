@@ -219,6 +219,9 @@ class ReadinessTable {
   TensorGroup& GetOrAddGroup(const std::string& name, int32_t size);
   absl::Status CheckGroup(const TensorSpec& spec) const;
   bool HasRoom() const;
+  // What the first rank that is missing has submitted, and the first that is in has not, as the end
+  // of a sentence; empty: nothing. Programs that call in different orders wait like that.
+  std::string WaitsInstead(const Entry& entry, const PendingTensor& pending) const;
   int64_t state_bytes() const {
     return entries_.state_bytes() + group_bytes_ + tombstones_.state_bytes();
   }

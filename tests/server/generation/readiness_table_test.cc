@@ -223,6 +223,25 @@ TEST_F(ReadinessTableTest, FailsWhatIsTooOldAndBlamesTheOneWhoIsMissing) {
   EXPECT_EQ(failed_.front().fault.blamed, Rank{2});
 }
 
+TEST_F(ReadinessTableTest, SaysForWhatTheMissingOneWaitsWhereOrdersDiffer) {
+  Report(0, Gradient("a", {4}));
+  Report(1, Gradient("a", {4}));
+  Report(2, Gradient("b", {4}), kStart + absl::Seconds(1));
+  Report(2, Gradient("c", {4}), kStart + absl::Seconds(1));
+  table_.FailOlderThan(kStart + absl::Minutes(5), absl::Minutes(5), failed_);
+  constexpr char kInstead[] =
+      "rank 2 waits for tensor b, which rank 0 has not submitted: they call them in different "
+      "orders, or call others";
+  ASSERT_THAT(failed_, SizeIs(1));
+  EXPECT_THAT(failed_.front().fault.status.message(), HasSubstr(kInstead));
+  failed_.clear();
+  Report(0, Gradient("d", {4}), kStart + absl::Seconds(2));
+  table_.Withdraw(Rank{2}, "c", "its deadline passed", failed_);
+  ASSERT_THAT(failed_, SizeIs(1));
+  EXPECT_THAT(failed_.front().fault.status.message(),
+              HasSubstr("not submitted by ranks 0, 1; rank 0 waits for tensor d, which rank 2"));
+}
+
 TEST_F(ReadinessTableTest, SleepOfTheCoordinatorMakesNothingOlder) {
   Report(0, Gradient("a", {4}));
   table_.Forgive(absl::Hours(1));
