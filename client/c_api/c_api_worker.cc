@@ -1,5 +1,6 @@
 // Statuses, versions, and a worker's life.
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -315,6 +316,22 @@ coordd_status_t coordd_worker_status(const coordd_worker_t* worker) {
 
 const char* coordd_worker_metrics_address(const coordd_worker_t* worker) {
   return worker == nullptr ? "" : worker->metrics_address.c_str();
+}
+
+coordd_status_t coordd_worker_host_address(const coordd_worker_t* worker, char* address,
+                                           size_t capacity) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (address == nullptr) return coordd::NullArgument("address");
+    const std::string found = worker->worker->host_address();
+    if (found.size() >= capacity) {
+      return absl::InvalidArgumentError(absl::StrCat("capacity is ", capacity,
+                                                     ", expected COORDD_HOST_ADDRESS_BYTES, ",
+                                                     COORDD_HOST_ADDRESS_BYTES));
+    }
+    std::memcpy(address, found.c_str(), found.size() + 1);
+    return absl::OkStatus();
+  });
 }
 
 coordd_status_t coordd_timeline_start(coordd_worker_t* worker, const char* path,

@@ -45,7 +45,8 @@
  * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail,
  * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
- * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h).
+ * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
+ * coordd_worker_host_address.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -64,7 +65,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 18
+#define COORDD_ABI_VERSION 19
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -387,6 +388,15 @@ COORDD_API coordd_status_t coordd_worker_status(const coordd_worker_t* worker);
 /* "host:port" where this worker serves /metrics; empty: it does not. Valid as long as the worker.
  */
 COORDD_API const char* coordd_worker_metrics_address(const coordd_worker_t* worker);
+
+/* A numeric address of this machine (IPv4 or IPv6, without brackets or port) by which the other
+ * ranks of the generation reach what listens here, for a service that a program starts for all of
+ * them: that by which this rank reaches coordd, or where that is loopback and ranks are on other
+ * nodes, the address of the way out. Written to `address`, with a zero at its end; `capacity` of at
+ * least COORDD_HOST_ADDRESS_BYTES suffices. INVALID_ARGUMENT. */
+#define COORDD_HOST_ADDRESS_BYTES 64
+COORDD_API coordd_status_t coordd_worker_host_address(const coordd_worker_t* worker, char* address,
+                                                      size_t capacity);
 
 /* Writes what this rank executes, and when, to a file that Perfetto opens: what
  * COORDD_TIMELINE=PATH does from the start. Rank 0 writes; the others only if the path has "{rank}"

@@ -136,6 +136,12 @@ class Worker {
     return placement;
   }
   std::string metrics_address() const { return coordd_worker_metrics_address(handle_); }
+  // By which the other ranks reach what listens on this machine.
+  std::string host_address() const {
+    char address[COORDD_HOST_ADDRESS_BYTES] = "";
+    internal::Check(coordd_worker_host_address(handle_, address, sizeof(address))).value();
+    return address;
+  }
   Expected<> status() const { return internal::Check(coordd_worker_status(handle_)); }
   // After an error with COORDD_GENERATION_CHANGED: the place in the next generation.
   Expected<coordd_placement_t> TryAwaitGeneration(std::chrono::duration<double> timeout) {

@@ -113,6 +113,11 @@ class NetworkTest(processes.TestCase):
         hosts = {worker.place["metrics"].rsplit(":", 1)[0] for worker in workers}
         self.assertEqual(hosts, {self.network.addresses[FIRST], self.network.addresses[SECOND]})
 
+    def test_the_address_of_a_host_is_the_one_that_others_reach(self):
+        workers = self.workers_on_two_hosts(1)
+        self.assertEqual({worker.host: worker.place["host_address"] for worker in workers},
+                         {host: self.network.addresses[host] for host in (FIRST, SECOND)})
+
     def test_a_worker_that_is_killed_on_another_host(self):
         workers = self.workers_on_two_hosts(1)
         self.assertEqual(workers[0].ask("submit grad float32 1000000 1"), "ok")

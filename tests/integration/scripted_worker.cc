@@ -416,7 +416,7 @@ std::string Place(const coordd::Worker& worker) {
   out << "rank=" << place.rank << " size=" << place.size << " local_rank=" << place.local_rank
       << " local_size=" << place.local_size << " cross_rank=" << place.cross_rank
       << " cross_size=" << place.cross_size << " generation=" << place.generation
-      << " metrics=" << worker.metrics_address();
+      << " metrics=" << worker.metrics_address() << " host_address=" << worker.host_address();
   return out.str();
 }
 

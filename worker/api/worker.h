@@ -74,6 +74,8 @@ class Worker {
   // one.
   virtual Placement placement() const = 0;
   virtual std::string metrics_address() const = 0;  // "host:port" as announced; empty: off
+  // A numeric address of this machine by which the other ranks of this generation reach it.
+  virtual std::string host_address() const = 0;
   // OK while the generation is alive; afterwards why it is not: the error of every further call,
   // until AwaitGeneration has returned the next one.
   virtual absl::Status status() const = 0;

@@ -19,6 +19,10 @@ namespace {
 constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(2);
 constexpr absl::Duration kMinHeartbeat = absl::Milliseconds(1);
 
+// An address of a network for documentation: there is nobody, and only the route to it is looked
+// up.
+constexpr char kAnywhere[] = "192.0.2.1";
+
 bool IsWildcard(const std::string& host) {
   return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
 }
@@ -80,6 +84,12 @@ HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {
   COORDD_LOG(kWarning, "metrics are announced as ", bound.ToString(),
              ", where others may not find them: ", local.status().message());
   return bound;
+}
+
+std::string HostAddress(const HostPort& coordinator, bool has_other_nodes) {
+  std::string address = LocalAddressTowards(coordinator).value_or(LoopbackAddress());
+  if (!has_other_nodes || !IsLoopback(address)) return address;
+  return LocalAddressTowards({kAnywhere, 9}).value_or(std::move(address));
 }
 
 absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message,

@@ -28,6 +28,11 @@ HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator);
 // `bound` is every interface, otherwise `bound` itself.
 HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator);
 
+// A numeric address of this machine by which the job's others reach it: that which packets to
+// coordd leave from. Where that is loopback, and others are on other nodes, the address of the way
+// out, if this machine has one.
+std::string HostAddress(const HostPort& coordinator, bool has_other_nodes);
+
 struct MemberPlace {
   Placement placement;
   GroupLayout layout;

@@ -58,6 +58,7 @@ class WorkerImpl final : public Worker {
 
   Placement placement() const override;
   std::string metrics_address() const override { return metrics_address_; }
+  std::string host_address() const override;
   absl::Status status() const override;
   absl::Status AwaitEnd(absl::Time deadline) override;
   absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) override;

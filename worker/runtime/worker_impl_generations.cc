@@ -177,6 +177,10 @@ Placement WorkerImpl::placement() const {
   return view_ == nullptr ? Placement() : view_->placement;
 }
 
+std::string WorkerImpl::host_address() const {
+  return HostAddress(options_.coordinator, placement().nodes > 1);
+}
+
 absl::StatusOr<WorkerImpl::ViewPtr> WorkerImpl::CurrentView() const {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   ViewPtr view;

@@ -119,6 +119,7 @@ static int rank, size;
 static void TestPlacement(void) {
   coordd_placement_t placement = COORDD_PLACEMENT_INIT;
   coordd_launch_t launch = COORDD_LAUNCH_INIT;
+  char address[COORDD_HOST_ADDRESS_BYTES];
   CHECK_OK(coordd_launch_place(NULL, &launch));
   CHECK(launch.rank == atoi(getenv("COORDD_RANK")) && launch.size == size);
   CHECK_OK(coordd_worker_placement(worker, &placement));
@@ -130,6 +131,11 @@ static void TestPlacement(void) {
   CHECK(atoi(getenv("COORDD_SIZE")) == size);
   CHECK(strchr(coordd_worker_metrics_address(worker), ':') != NULL);
   CHECK_OK(coordd_worker_status(worker));
+  CHECK_OK(coordd_worker_host_address(worker, address, sizeof(address)));
+  CHECK(strcmp(address, "127.0.0.1") == 0 || strcmp(address, "::1") == 0);
+  CHECK_ERROR(coordd_worker_host_address(worker, address, 3), COORDD_INVALID_ARGUMENT, "capacity");
+  CHECK_ERROR(coordd_worker_host_address(worker, NULL, 64), COORDD_INVALID_ARGUMENT, "address");
+  CHECK_ERROR(coordd_worker_host_address(NULL, address, 64), COORDD_INVALID_ARGUMENT, "worker");
 }
 
 static void TestAllreduce(void) {

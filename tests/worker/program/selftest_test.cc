@@ -40,6 +40,7 @@ class SpoilingWorker final : public Worker {
 
   Placement placement() const override { return {Generation{1}, 0, 1, 0, 1, 0, 1}; }
   std::string metrics_address() const override { return ""; }
+  std::string host_address() const override { return "127.0.0.1"; }
   absl::Status status() const override { return absl::OkStatus(); }
   absl::Status AwaitEnd(absl::Time) override { return absl::OkStatus(); }
   absl::StatusOr<Placement> AwaitGeneration(absl::Time) override { return placement(); }

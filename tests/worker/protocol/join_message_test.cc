@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 
+#include "common/net/own_address.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -43,6 +44,14 @@ TEST(ParseMembership, TellsHowManyNodesThereAreAndWhetherTheyHaveAsManyRanks) {
   ASSERT_THAT(uneven, IsOk());
   EXPECT_EQ(uneven->placement.nodes, 3);
   EXPECT_FALSE(uneven->placement.homogeneous);
+}
+
+TEST(HostAddress, IsThatTowardsCoorddOrElseThatOfTheWayOut) {
+  const HostPort here = {"127.0.0.1", 29650};
+  EXPECT_EQ(HostAddress(here, /*has_other_nodes=*/false), "127.0.0.1");
+  EXPECT_EQ(HostAddress(here, /*has_other_nodes=*/true),
+            LocalAddressTowards({"192.0.2.1", 9}).value_or("127.0.0.1"));
+  EXPECT_EQ(HostAddress({"no-such-host.invalid", 1}, /*has_other_nodes=*/false), LoopbackAddress());
 }
 
 TEST(ParseMembership, RefusesNodesThatDoNotFitTheNumberOfRanks) {
