@@ -54,10 +54,14 @@ COORDD_TF_EXPORT int coordd_tensorflow_register_xla() {
   return coordd::tensorflow::RegisterXlaCall() ? 1 : 0;
 }
 
-// What jax.ffi.register_ffi_target() is given: needs no TensorFlow.
+// What jax.ffi.register_ffi_target() is given, for the host and for GPUs: needs no TensorFlow.
 COORDD_TF_EXPORT coordd::tensorflow::FfiError* coordd_tensorflow_ffi(
     coordd::tensorflow::FfiCall* call) {
   return coordd::tensorflow::HandleFfiCall(call);
+}
+COORDD_TF_EXPORT coordd::tensorflow::FfiError* coordd_tensorflow_ffi_gpu(
+    coordd::tensorflow::FfiCall* call) {
+  return coordd::tensorflow::HandleFfiCallOnGpu(call);
 }
 
 }  // extern "C"

@@ -96,6 +96,13 @@ class FfiTensors {
     }
     return "";
   }
+  void OnDevice(int32_t device, void* stream) {
+    for (coordd_tensor_t& tensor : tensors_) {
+      tensor.device_kind = COORDD_CUDA;
+      tensor.device_index = device;
+      tensor.stream = stream;
+    }
+  }
   const coordd_tensor_t* data() const { return tensors_.data(); }
   size_t size() const { return tensors_.size(); }
 
@@ -186,7 +193,71 @@ bool AnswersMetadata(FfiCall* call) {
   return false;
 }
 
+// Where a call on a GPU is to be executed.
+struct FfiDevice {
+  int32_t ordinal = -1;
+  void* stream = nullptr;
+};
+
+// An error of XLA's, or nullptr.
+FfiError* FindDevice(const FfiCall& call, FfiDevice& device) {
+  const auto* api = reinterpret_cast<const FfiDeviceApi*>(call.api);
+  if (api->host.struct_size < sizeof(FfiDeviceApi)) {
+    return MakeError(call.api, COORDD_UNIMPLEMENTED,
+                     "this jaxlib does not tell which device a call is for, expected FFI API 0.3");
+  }
+  FfiStreamGet stream{sizeof(FfiStreamGet), nullptr, call.context, nullptr};
+  if (FfiError* error = api->host.stream_get(&stream); error != nullptr) return error;
+  FfiDeviceOrdinalGet ordinal{sizeof(FfiDeviceOrdinalGet), nullptr, call.context, -1};
+  if (FfiError* error = api->device_ordinal_get(&ordinal); error != nullptr) return error;
+  device = {ordinal.device_ordinal, stream.stream};
+  return nullptr;
+}
+
+// What JAX asks for before its first collective on a GPU: the result is the argument's memory.
+FfiError* CheckFfiCall(const FfiCall& call, const FfiDevice& device) {
+  const bool has_one = call.arguments.size == 1 && call.results.size == 1;
+  const bool is_aliased =
+      has_one && call.arguments.buffers[0]->data == call.results.buffers[0]->data;
+  if (is_aliased && device.stream != nullptr && device.ordinal >= 0) return nullptr;
+  return MakeError(call.api, COORDD_UNIMPLEMENTED,
+                   "a call has no stream, no device or other buffers than this jaxlib's FFI says");
+}
+
+// Every work is released, whether it came onto the stream or not.
+FfiError* WaitOnStream(const FfiApi* api, const std::vector<coordd_work_t*>& works, void* stream) {
+  FfiError* error = nullptr;
+  for (coordd_work_t* work : works) {
+    constexpr double kUntilItsDeadline = -1;
+    const coordd_status_t status =
+        Coordd().coordd_work_wait_on_stream(work, stream, kUntilItsDeadline);
+    if (status != COORDD_OK && error == nullptr)
+      error = MakeError(api, status, Coordd().coordd_last_error());
+    Coordd().coordd_work_release(work);
+  }
+  return error;
+}
+
 }  // namespace
+
+FfiError* HandleFfiCallOnGpu(FfiCall* call) {
+  if (AnswersMetadata(call) || call->stage != kExecuteStage) return nullptr;
+  const FfiApi* api = call->api;
+  FfiDevice device;
+  if (FfiError* error = FindDevice(*call, device); error != nullptr) return error;
+  const FfiRequest request = RequestOf(call->attributes);
+  if (request.kind == kFfiSelfCheck) return CheckFfiCall(*call, device);
+  if (CurrentWorker() == nullptr)
+    return MakeError(api, COORDD_FAILED_PRECONDITION, kNotInitialised);
+  FfiTensors tensors;
+  const std::string wrong = tensors.Describe(*call, request.name);
+  if (!wrong.empty()) return MakeError(api, COORDD_INVALID_ARGUMENT, wrong);
+  tensors.OnDevice(device.ordinal, device.stream);
+  std::vector<coordd_work_t*> works(tensors.size());
+  const coordd_status_t status = SubmitFfi(request, tensors, works.data());
+  if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
+  return WaitOnStream(api, works, device.stream);
+}
 
 FfiError* HandleFfiCall(FfiCall* call) {
   if (AnswersMetadata(call) || call->stage != kExecuteStage) return nullptr;

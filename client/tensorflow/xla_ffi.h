@@ -1,6 +1,5 @@
-// Collectives as a handler of XLA's typed FFI, for JAX on the host. What is used of
-// xla/ffi/api/c_api.h, a C interface with a promise of compatibility, is declared here in our own
-// words.
+// Collectives as handlers of XLA's typed FFI, for JAX. What is used of xla/ffi/api/c_api.h, a C
+// interface with a promise of compatibility, is declared here in our own words.
 #pragma once
 
 #include <cstddef>
@@ -68,16 +67,36 @@ struct FfiFutureSetError {
   FfiFuture* future;
   FfiError* error;
 };
+struct FfiStreamGet {
+  size_t struct_size;
+  FfiExtension* extension;
+  void* context;
+  void* stream;  // out; CUDA's
+};
+struct FfiDeviceOrdinalGet {
+  size_t struct_size;
+  FfiExtension* extension;
+  void* context;
+  int32_t device_ordinal;  // out
+};
 struct FfiApi {
   size_t struct_size;
   FfiExtension* extension;
   FfiVersion version;
   const void* internal;
   FfiError* (*error_create)(FfiErrorCreate*);
-  void* others[12];  // Error_GetMessage to ThreadPool_NumThreads
+  void* others[3];  // Error_GetMessage to Handler_Register
+  FfiError* (*stream_get)(FfiStreamGet*);
+  void* further[8];  // Type_Register to ThreadPool_NumThreads
   FfiError* (*future_create)(FfiFutureCreate*);
   FfiError* (*future_set_available)(FfiFutureSetAvailable*);
   FfiError* (*future_set_error)(FfiFutureSetError*);
+};
+// What a jaxlib has that serves GPUs.
+struct FfiDeviceApi {
+  FfiApi host;
+  void* run_id_get;
+  FfiError* (*device_ordinal_get)(FfiDeviceOrdinalGet*);
 };
 struct FfiBuffers {
   size_t struct_size;
@@ -110,5 +129,13 @@ struct FfiCall {
 // int32; prescale_factor and postscale_factor, float64. As many results as arguments, whose shapes
 // say how much each collective gives. Asynchronous: no thread of XLA's waits for other ranks.
 FfiError* HandleFfiCall(FfiCall* call);
+
+// The same on GPUs, with buffers in the memory of the call's device, as soon as all ranks are
+// there: XLA's thread waits for that, and its stream for the result. Calls of one program come to
+// that one after the other, in the same order on all ranks. `kind` kFfiSelfCheck exchanges nothing:
+// an error where this jaxlib's calls are not what is expected, of a call with one argument whose
+// memory is its result's.
+inline constexpr int32_t kFfiSelfCheck = -1;
+FfiError* HandleFfiCallOnGpu(FfiCall* call);
 
 }  // namespace coordd::tensorflow

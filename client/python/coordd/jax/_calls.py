@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import itertools
+import threading
 from typing import Any, List, Optional, Sequence
 
 import jax
@@ -16,6 +17,7 @@ from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER = range(5)  # Kind of client/tensorflow/kernel.h
+_SELF_CHECK = -1  # kFfiSelfCheck of client/tensorflow/xla_ffi.h
 _MOST_BYTES = 480
 _traced = itertools.count()
 
@@ -39,7 +41,29 @@ def _opened() -> ctypes.CDLL:
     library.coordd_tensorflow_set_worker.argtypes = [ctypes.c_void_p]
     library.coordd_tensorflow_set_worker.restype = None
     jax.ffi.register_ffi_target("coordd", jax.ffi.pycapsule(library.coordd_tensorflow_ffi), platform="cpu")
+    jax.ffi.register_ffi_target("coordd", jax.ffi.pycapsule(library.coordd_tensorflow_ffi_gpu), platform="CUDA")
     return library
+
+
+@functools.lru_cache(maxsize=None)
+def _check_gpu() -> None:
+    """Before the first call on a GPU: one that exchanges nothing, with an argument that is its result. ImportError: this jaxlib's calls
+    are not what is expected."""
+    outcome: List[Optional[BaseException]] = []
+
+    def run():
+        try:
+            call = jax.ffi.ffi_call("coordd", jax.ShapeDtypeStruct((3,), jnp.float32), has_side_effect=True, input_output_aliases={0: 0})
+            found = jax.jit(lambda x: call(x, kind=numpy.int32(_SELF_CHECK)))(jnp.arange(3.0))
+            outcome.append(None if numpy.asarray(found).tolist() == [0, 1, 2] else RuntimeError(f"{found} instead of 0, 1, 2"))
+        except BaseException as error:  # told by the caller
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="coordd-self-check")  # which traces nothing
+    thread.start()
+    thread.join()
+    if outcome[0] is not None:
+        raise ImportError(f"coordd.jax cannot serve the GPUs of jax {jax.__version__}: {type(outcome[0]).__name__}: {outcome[0]}")
 
 
 _own = _opened()
@@ -49,6 +73,8 @@ _basics.on_end(_drop_worker)
 
 def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1, prescale: float = 1.0, postscale: float = 1.0,
           root_rank: int = 0, process_set: int = 0) -> List:
+    if jax.default_backend() == "gpu":
+        _check_gpu()
     results = [jax.ShapeDtypeStruct(shape, array.dtype) for shape, array in zip(shapes, arrays)]
     return list(jax.ffi.ffi_call("coordd", results, has_side_effect=True)(
         *arrays, kind=numpy.int32(kind), name=wire_name(name, _MOST_BYTES).decode(errors="replace"), reduce_op=numpy.int32(op),
