@@ -37,6 +37,18 @@ _FAIL_TIMEOUT_S = 2.0  # for coordd to hear of a failure
 _START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-C through
 
 
+def before_end(call) -> None:
+    """Has `call()` called by shutdown(), and at the end of the program, before the worker says goodbye, for what a framework has been
+    given and not executed yet; not where the program ends by an error."""
+    state.before_end.append(call)
+
+
+def _finish() -> None:
+    if state.worker is not None and not state.failing and _ends.unwinding() is None:
+        for call in state.before_end:
+            call()
+
+
 def on_end(call) -> None:
     """Has `call()` called whenever a membership is over: by shutdown(), after the worker has said goodbye, and by
     await_generation()."""
@@ -114,6 +126,7 @@ def shutdown() -> None:
 
     A program that ends by an error says no goodbye, also if this is called on the way (``finally: shutdown()``): the other
     ranks hear that it has failed, and by what."""
+    _finish()
     with state.lock:
         if state.worker is None:
             return
@@ -132,6 +145,7 @@ def shutdown() -> None:
 def _shutdown_at_exit() -> None:
     """With which status is not known yet."""
     state.exits = True
+    _finish()
     with state.lock:
         if state.worker is None:
             return

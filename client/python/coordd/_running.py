@@ -16,6 +16,7 @@ class State:
         self.forked_from: Optional[int] = None  # process id of the parent that was initialised
         self.abandoned = []  # the parent's worker in a forked child: never freed there
         self.at_start = []  # called when there is a worker
+        self.before_end = []  # called while the worker is still there
         self.at_end = []  # called when the generation is over and nothing of it is left
         self.membership = 0  # how many have ended
         self.failing = False  # the program ends by an error, and shall not say goodbye

@@ -173,6 +173,47 @@ jax.distributed.shutdown()
 hvd.shutdown()
 """
 
+# Rank 1 asks for no result: JAX may not have computed anything when it calls shutdown(), or ends without.
+JAX_IN_A_HURRY = """
+import sys
+import jax
+import coordd.jax as hvd
+
+hvd.init()
+step = jax.jit(lambda x: hvd.allreduce(jax.numpy.tanh(x @ x), name="step"))
+x = jax.numpy.ones((400, 400))
+for _ in range(30):
+    x = step(x)
+if hvd.rank() == 0:
+    x.block_until_ready()
+if sys.argv[1] == "shutdown":
+    hvd.shutdown()
+print("ended", flush=True)
+"""
+
+# Calls of an XLA program wait one after the other: these two wait for each other.
+XLA_ORDERS = """
+import tensorflow as tf
+import coordd.tensorflow as hvd
+
+hvd.init()
+names = ["first", "second"] if hvd.rank() == 0 else ["second", "first"]
+
+
+@tf.function(jit_compile=True)
+def step(x):
+    for name in names:
+        x = x + hvd.allreduce(x, name=name, op=hvd.Sum)
+    return x
+
+
+try:
+    step(tf.ones([4]))
+except tf.errors.InternalError as error:
+    print("rank", hvd.rank(), "ended with", error, flush=True)
+hvd.shutdown()
+"""
+
 ENDLESS_FIT = """
 import keras
 import numpy
@@ -204,9 +245,13 @@ class ProgramTest(unittest.TestCase):
         return [COORDRUN, *flags, "--", sys.executable, path, *arguments]
 
     def run_program(self, flags, text, *arguments, **variables):
-        ended = subprocess.run(self.command(flags, text, *arguments), env={**self.environment, **variables}, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False)
-        return ended.returncode, ended.stdout
+        return self.ended(self.command(flags, text, *arguments), **variables)
+
+    def ended(self, command, **variables):
+        """(exit status, what it printed)"""
+        done = subprocess.run(command, env={**self.environment, **variables}, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False)
+        return done.returncode, done.stdout
 
 
 class Programs(ProgramTest):
@@ -241,6 +286,30 @@ class Programs(ProgramTest):
     def test_jax_has_the_devices_of_all_ranks(self):
         status, said = self.run_program(["-np", "2"], JAX_DISTRIBUTED, JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo")
         self.assertEqual((status, said.count("gathered [1.0, 2.0] of 2 devices")), (0, 2), said)
+
+    @unittest.skipIf(importlib.util.find_spec("jax") is None, "no jax here")
+    def test_the_example_of_jax_gives_the_weights_of_one_process(self):
+        path = os.path.join(ROOT, "client", "examples", "python", "jax_digits.py")
+        files = [os.path.join(self.folder, f"{ranks}.npz") for ranks in (1, 2)]
+        for ranks, file in zip("12", files):
+            status, said = self.ended([COORDRUN, "-np", ranks, "--", sys.executable, path, "--epochs", "4", "--save", file])
+            self.assertEqual(status, 0, said)
+            self.assertGreater(float(re.findall(rf"test accuracy (\S+) with {ranks} worker", said)[0]), 0.9, said)
+        status, said = self.ended([sys.executable, path, "--compare", *files])
+        self.assertEqual(status, 0, said)
+        self.assertLess(float(said.splitlines()[-1]), 1e-4)
+
+    @unittest.skipIf(importlib.util.find_spec("jax") is None, "no jax here")
+    def test_jax_computes_what_it_was_given_before_the_goodbye(self):
+        for how in ("shutdown", "exit"):
+            with self.subTest(how=how):
+                status, said = self.run_program(["-np", "2"], JAX_IN_A_HURRY, how)
+                self.assertEqual((status, said.count("ended")), (0, 2), said)
+
+    def test_xla_programs_of_other_orders_say_which(self):
+        _, said = self.run_program(["-np", "2"], XLA_ORDERS, COORDD_TIMEOUT="5")
+        self.assertRegex(said, r"rank 0 ended with .*tensor first: (.|\n)*rank 1 waits for tensor second, which rank 0 has not submitted|"
+                               r"rank 1 ended with .*tensor second: (.|\n)*rank 0 waits for tensor first, which rank 1 has not submitted")
 
     def test_fit_on_two_ranks_is_that_of_one_process(self):
         cases = [("tensorflow", mode) for mode in ("auto", "true", "eager")]

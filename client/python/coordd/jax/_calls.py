@@ -1,5 +1,6 @@
 """Collectives over XLA's typed FFI."""
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -32,6 +33,13 @@ def _take_worker() -> None:
 def _drop_worker() -> None:
     if not _basics.is_initialized():
         _own.coordd_tensorflow_set_worker(None)
+
+
+def _finish() -> None:
+    """JAX returns before it has computed: what other ranks wait for may still be before this one. An error of it is raised where the
+    program asks for the result."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jax.effects_barrier()
 
 
 def _opened() -> ctypes.CDLL:
@@ -68,6 +76,7 @@ def _check_gpu() -> None:
 
 _own = _opened()
 _basics.on_start(_take_worker)
+_basics.before_end(_finish)
 _basics.on_end(_drop_worker)
 
 
