@@ -22,7 +22,7 @@ endif()
 
 install(FILES LICENSE DESTINATION share/coordd)
 install(DIRECTORY deploy DESTINATION share/coordd OPTIONAL)
-install(FILES client/c_api/coordd.h client/c_api/collectives.h client/c_api/comm.h client/c_api/leaving.h client/c_api/memory.h client/c_api/process_sets.h client/c_api/store.h client/cpp/coordd.hpp client/cpp/process_sets.hpp client/cpp/tensors.hpp DESTINATION include/coordd)
+install(FILES client/c_api/coordd.h client/c_api/collectives.h client/c_api/comm.h client/c_api/leaving.h client/c_api/memory.h client/c_api/process_sets.h client/c_api/store.h client/cpp/comm.hpp client/cpp/coordd.hpp client/cpp/process_sets.hpp client/cpp/store.hpp client/cpp/tensors.hpp DESTINATION include/coordd)
 
 if(TARGET coordd_tensorflow)
   set_target_properties(coordd_tensorflow PROPERTIES INSTALL_RPATH "$ORIGIN")

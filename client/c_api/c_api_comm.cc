@@ -1,5 +1,6 @@
 // Comms.
 #include <memory>
+#include <utility>
 
 #include "client/c_api/c_api_internal.h"
 #include "common/base/status_macros.h"
@@ -12,22 +13,52 @@ struct coordd_comm {
 namespace coordd {
 namespace {
 
+absl::Status Check(coordd_comm_t* comm, const CommCall& call) {
+  if (comm == nullptr) return NullArgument("comm");
+  const int32_t dtype = static_cast<int32_t>(call.dtype);
+  if (call.kind != CollectiveKind::kBarrier &&
+      (dtype < COORDD_UINT8 || dtype > COORDD_FLOAT8_E5M2)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(call.kind), ": dtype is ", dtype,
+                     ": expected COORDD_UINT8 (1) to COORDD_FLOAT8_E5M2 (15)"));
+  }
+  const int32_t op = static_cast<int32_t>(call.op);
+  if (Reduces(call.kind) && (op < COORDD_SUM || op > COORDD_PRODUCT)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Name(call.kind), ": op is ", op, ": expected COORDD_SUM (1) to COORDD_PRODUCT (5)"));
+  }
+  return absl::OkStatus();
+}
+
 coordd_status_t Run(coordd_comm_t* comm, const CommCall& call) {
   return AtBorder([&]() -> absl::Status {
-    if (comm == nullptr) return NullArgument("comm");
-    const int32_t dtype = static_cast<int32_t>(call.dtype);
-    if (call.kind != CollectiveKind::kBarrier &&
-        (dtype < COORDD_UINT8 || dtype > COORDD_FLOAT8_E5M2)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Name(call.kind), ": dtype is ", dtype,
-                       ": expected COORDD_UINT8 (1) to COORDD_FLOAT8_E5M2 (15)"));
-    }
-    const int32_t op = static_cast<int32_t>(call.op);
-    if (Reduces(call.kind) && (op < COORDD_SUM || op > COORDD_PRODUCT)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Name(call.kind), ": op is ", op, ": expected COORDD_SUM (1) to COORDD_PRODUCT (5)"));
-    }
+    COORDD_RETURN_IF_ERROR(Check(comm, call));
     return comm->comm->Run(call);
+  });
+}
+
+coordd_status_t Start(coordd_comm_t* comm, const CommCall& call, coordd_work_t** work) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return NullArgument("work");
+    *work = nullptr;
+    COORDD_RETURN_IF_ERROR(Check(comm, call));
+    COORDD_ASSIGN_OR_RETURN(std::shared_ptr<Work> started, comm->comm->Start(call));
+    *work = new coordd_work{std::move(started), call.output};
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t RunFor(coordd_comm_t* comm, const CommCall& call, double timeout_seconds,
+                       coordd_work_t** work) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return NullArgument("work");
+    *work = nullptr;
+    COORDD_RETURN_IF_ERROR(Check(comm, call));
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration most, TimeoutFromSeconds(timeout_seconds));
+    COORDD_ASSIGN_OR_RETURN(std::shared_ptr<Work> running, comm->comm->RunFor(call, most));
+    if (running == nullptr) return absl::OkStatus();
+    *work = new coordd_work{std::move(running), call.output};
+    return absl::DeadlineExceededError("the call goes on");
   });
 }
 
@@ -40,12 +71,21 @@ ReduceOp OpOf(coordd_op_t op) {
   return op < COORDD_SUM || op > COORDD_PRODUCT ? ReduceOp::kNone : static_cast<ReduceOp>(op);
 }
 
+CommCall CallOf(CollectiveKind kind, const void* input, void* output, int64_t count,
+                coordd_dtype_t dtype, coordd_op_t op = 0) {
+  return {kind, DtypeOf(dtype), OpOf(op), 0, input, output, count};
+}
+CommCall RootedCallOf(void* buffer, int64_t count, coordd_dtype_t dtype, int32_t root) {
+  return {
+      CollectiveKind::kBroadcast, DtypeOf(dtype), ReduceOp::kNone, root, nullptr, buffer, count};
+}
+
 }  // namespace
 }  // namespace coordd
 
+using coordd::CallOf;
 using coordd::CollectiveKind;
-using coordd::DtypeOf;
-using coordd::OpOf;
+using coordd::RootedCallOf;
 
 extern "C" {
 
@@ -82,34 +122,93 @@ int32_t coordd_comm_size(const coordd_comm_t* comm) {
 
 coordd_status_t coordd_comm_allreduce(coordd_comm_t* comm, const void* input, void* output,
                                       int64_t count, coordd_dtype_t dtype, coordd_op_t op) {
-  return coordd::Run(
-      comm, {CollectiveKind::kAllreduce, DtypeOf(dtype), OpOf(op), 0, input, output, count});
+  return coordd::Run(comm, CallOf(CollectiveKind::kAllreduce, input, output, count, dtype, op));
+}
+coordd_status_t coordd_comm_allreduce_async(coordd_comm_t* comm, const void* input, void* output,
+                                            int64_t count, coordd_dtype_t dtype, coordd_op_t op,
+                                            coordd_work_t** work) {
+  return coordd::Start(comm, CallOf(CollectiveKind::kAllreduce, input, output, count, dtype, op),
+                       work);
+}
+coordd_status_t coordd_comm_allreduce_for(coordd_comm_t* comm, const void* input, void* output,
+                                          int64_t count, coordd_dtype_t dtype, coordd_op_t op,
+                                          double timeout_seconds, coordd_work_t** work) {
+  return coordd::RunFor(comm, CallOf(CollectiveKind::kAllreduce, input, output, count, dtype, op),
+                        timeout_seconds, work);
 }
 
 coordd_status_t coordd_comm_reducescatter(coordd_comm_t* comm, const void* input, void* output,
                                           int64_t count, coordd_dtype_t dtype, coordd_op_t op) {
-  return coordd::Run(
-      comm, {CollectiveKind::kReducescatter, DtypeOf(dtype), OpOf(op), 0, input, output, count});
+  return coordd::Run(comm, CallOf(CollectiveKind::kReducescatter, input, output, count, dtype, op));
+}
+coordd_status_t coordd_comm_reducescatter_async(coordd_comm_t* comm, const void* input,
+                                                void* output, int64_t count, coordd_dtype_t dtype,
+                                                coordd_op_t op, coordd_work_t** work) {
+  return coordd::Start(
+      comm, CallOf(CollectiveKind::kReducescatter, input, output, count, dtype, op), work);
+}
+coordd_status_t coordd_comm_reducescatter_for(coordd_comm_t* comm, const void* input, void* output,
+                                              int64_t count, coordd_dtype_t dtype, coordd_op_t op,
+                                              double timeout_seconds, coordd_work_t** work) {
+  return coordd::RunFor(comm,
+                        CallOf(CollectiveKind::kReducescatter, input, output, count, dtype, op),
+                        timeout_seconds, work);
 }
 
 coordd_status_t coordd_comm_broadcast(coordd_comm_t* comm, void* buffer, int64_t count,
                                       coordd_dtype_t dtype, int32_t root) {
-  return coordd::Run(comm, {CollectiveKind::kBroadcast, DtypeOf(dtype), coordd::ReduceOp::kNone,
-                            root, nullptr, buffer, count});
+  return coordd::Run(comm, RootedCallOf(buffer, count, dtype, root));
+}
+coordd_status_t coordd_comm_broadcast_async(coordd_comm_t* comm, void* buffer, int64_t count,
+                                            coordd_dtype_t dtype, int32_t root,
+                                            coordd_work_t** work) {
+  return coordd::Start(comm, RootedCallOf(buffer, count, dtype, root), work);
+}
+coordd_status_t coordd_comm_broadcast_for(coordd_comm_t* comm, void* buffer, int64_t count,
+                                          coordd_dtype_t dtype, int32_t root,
+                                          double timeout_seconds, coordd_work_t** work) {
+  return coordd::RunFor(comm, RootedCallOf(buffer, count, dtype, root), timeout_seconds, work);
 }
 
 coordd_status_t coordd_comm_allgather(coordd_comm_t* comm, const void* input, void* output,
                                       int64_t count, coordd_dtype_t dtype) {
-  return coordd::Run(comm, {CollectiveKind::kAllgather, DtypeOf(dtype), coordd::ReduceOp::kNone, 0,
-                            input, output, count});
+  return coordd::Run(comm, CallOf(CollectiveKind::kAllgather, input, output, count, dtype));
+}
+coordd_status_t coordd_comm_allgather_async(coordd_comm_t* comm, const void* input, void* output,
+                                            int64_t count, coordd_dtype_t dtype,
+                                            coordd_work_t** work) {
+  return coordd::Start(comm, CallOf(CollectiveKind::kAllgather, input, output, count, dtype), work);
+}
+coordd_status_t coordd_comm_allgather_for(coordd_comm_t* comm, const void* input, void* output,
+                                          int64_t count, coordd_dtype_t dtype,
+                                          double timeout_seconds, coordd_work_t** work) {
+  return coordd::RunFor(comm, CallOf(CollectiveKind::kAllgather, input, output, count, dtype),
+                        timeout_seconds, work);
 }
 
 coordd_status_t coordd_comm_alltoall(coordd_comm_t* comm, const void* input, void* output,
                                      int64_t count, coordd_dtype_t dtype) {
-  return coordd::Run(comm, {CollectiveKind::kAlltoall, DtypeOf(dtype), coordd::ReduceOp::kNone, 0,
-                            input, output, count});
+  return coordd::Run(comm, CallOf(CollectiveKind::kAlltoall, input, output, count, dtype));
+}
+coordd_status_t coordd_comm_alltoall_async(coordd_comm_t* comm, const void* input, void* output,
+                                           int64_t count, coordd_dtype_t dtype,
+                                           coordd_work_t** work) {
+  return coordd::Start(comm, CallOf(CollectiveKind::kAlltoall, input, output, count, dtype), work);
+}
+coordd_status_t coordd_comm_alltoall_for(coordd_comm_t* comm, const void* input, void* output,
+                                         int64_t count, coordd_dtype_t dtype,
+                                         double timeout_seconds, coordd_work_t** work) {
+  return coordd::RunFor(comm, CallOf(CollectiveKind::kAlltoall, input, output, count, dtype),
+                        timeout_seconds, work);
 }
 
 coordd_status_t coordd_comm_barrier(coordd_comm_t* comm) { return coordd::Run(comm, {}); }
+coordd_status_t coordd_comm_barrier_async(coordd_comm_t* comm, coordd_work_t** work) {
+  return coordd::Start(comm, {}, work);
+}
+coordd_status_t coordd_comm_barrier_for(coordd_comm_t* comm, double timeout_seconds,
+                                        coordd_work_t** work) {
+  return coordd::RunFor(comm, {}, timeout_seconds, work);
+}
 
 }  // extern "C"

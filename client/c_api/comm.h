@@ -23,16 +23,40 @@ extern "C" {
  *     coordd_comm_allreduce(comm, gradient, gradient, 256, COORDD_FLOAT32, COORDD_SUM);
  *     coordd_comm_free(comm);
  *
- * Host memory only. One thread at a time per comm (FAILED_PRECONDITION otherwise); different comms
- * do not wait for each other. Members that call different collectives, or with different sizes, get
- * an error, a deadline, or a wrong result: nobody compares them first.
+ * Host memory only. One thread at a time makes calls of a comm (FAILED_PRECONDITION otherwise), and
+ * they run in that order, one after the other; different comms do not wait for each other. Members
+ * that call different collectives, or with different sizes, get an error, a deadline, or a wrong
+ * result: nobody compares them first.
  *
  * Every call returns when its output is complete and nobody reads its input any more, or with
  * INVALID_ARGUMENT (nothing has been done, the comm can still be used), DEADLINE_EXCEEDED (who was
  * not there), FAILED_PRECONDITION (an earlier call failed, or this is the child of a fork), or the
  * end of the generation, as coordd_worker_status. After any error but the first the comm is over,
  * like the generation of a lost member: free it, and make another one, after
- * coordd_worker_await_generation where a generation follows. */
+ * coordd_worker_await_generation where a generation follows.
+ *
+ * A member that leaves (coordd_worker_shutdown, coordd_worker_destroy) ends the generation, but not
+ * a call in which it has done its part before: the others come to the end of it, also those that
+ * make it later. What needs more of it fails, and says who has left. Between nodes, and without
+ * mapped memory, that holds for a second.
+ *
+ * Every collective comes in three forms.
+ *
+ * coordd_comm_allreduce waits.
+ *
+ * coordd_comm_allreduce_async does not: *work is to be waited for and released, like that of any
+ * collective. It runs in the order of the comm, on a thread of the library or on that of whoever
+ * waits for it. The buffers stay in use until it is complete. Its callback
+ * (coordd_work_on_complete) may make calls of the comm, and wait for them. RESOURCE_EXHAUSTED:
+ * 1,048,576 calls of the comm have not ended. On failure *work is NULL.
+ *
+ * coordd_comm_allreduce_for waits for `timeout_seconds` at most, for a caller that has to look
+ * after other things from time to time, as an interpreter after its signals. COORDD_OK: it is
+ * complete, *work is NULL. Otherwise *work is NULL when it has failed, with the status returned; it
+ * is the work, to be released, when it goes on, perhaps until a moment ago: DEADLINE_EXCEEDED; then
+ * coordd_work_wait tells its status. Without mapped memory it waits for the end.
+ *
+ * In their result (coordd_work_result) the shape is one number, the elements of the output. */
 typedef struct coordd_comm coordd_comm_t;
 
 /* A collective of the process set (0: all ranks): every member calls it with the same name, 1 to
@@ -45,7 +69,8 @@ COORDD_API coordd_status_t coordd_comm_create(coordd_worker_t* worker, int32_t p
                                               const char* name, double timeout_seconds,
                                               coordd_comm_t** comm);
 
-/* Local, not a collective: all that it takes part in has ended. It may follow
+/* Local, not a collective. What was started and has not begun ends with CANCELLED, what has begun
+ * is waited for. Not from a callback of its works, and the last call of it. It may follow
  * coordd_worker_destroy. NULL is allowed. */
 COORDD_API void coordd_comm_free(coordd_comm_t* comm);
 
@@ -59,29 +84,70 @@ COORDD_API int32_t coordd_comm_size(const coordd_comm_t* comm);
 COORDD_API coordd_status_t coordd_comm_allreduce(coordd_comm_t* comm, const void* input,
                                                  void* output, int64_t count, coordd_dtype_t dtype,
                                                  coordd_op_t op);
+COORDD_API coordd_status_t coordd_comm_allreduce_async(coordd_comm_t* comm, const void* input,
+                                                       void* output, int64_t count,
+                                                       coordd_dtype_t dtype, coordd_op_t op,
+                                                       coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_allreduce_for(coordd_comm_t* comm, const void* input,
+                                                     void* output, int64_t count,
+                                                     coordd_dtype_t dtype, coordd_op_t op,
+                                                     double timeout_seconds, coordd_work_t** work);
 
 /* `input` has a block of `count` elements for each member; `output`, of `count` elements, receives
  * this member's, combined. In place: `output` is this member's block of `input`. */
 COORDD_API coordd_status_t coordd_comm_reducescatter(coordd_comm_t* comm, const void* input,
                                                      void* output, int64_t count,
                                                      coordd_dtype_t dtype, coordd_op_t op);
+COORDD_API coordd_status_t coordd_comm_reducescatter_async(coordd_comm_t* comm, const void* input,
+                                                           void* output, int64_t count,
+                                                           coordd_dtype_t dtype, coordd_op_t op,
+                                                           coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_reducescatter_for(coordd_comm_t* comm, const void* input,
+                                                         void* output, int64_t count,
+                                                         coordd_dtype_t dtype, coordd_op_t op,
+                                                         double timeout_seconds,
+                                                         coordd_work_t** work);
 
 /* `count` elements of `buffer` on member `root`, to `buffer` on all others. */
 COORDD_API coordd_status_t coordd_comm_broadcast(coordd_comm_t* comm, void* buffer, int64_t count,
                                                  coordd_dtype_t dtype, int32_t root);
+COORDD_API coordd_status_t coordd_comm_broadcast_async(coordd_comm_t* comm, void* buffer,
+                                                       int64_t count, coordd_dtype_t dtype,
+                                                       int32_t root, coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_broadcast_for(coordd_comm_t* comm, void* buffer,
+                                                     int64_t count, coordd_dtype_t dtype,
+                                                     int32_t root, double timeout_seconds,
+                                                     coordd_work_t** work);
 
 /* `count` elements of each member, in their order, to `output`, which has room for count elements
  * of each. In place: `input` is this member's block of `output`. */
 COORDD_API coordd_status_t coordd_comm_allgather(coordd_comm_t* comm, const void* input,
                                                  void* output, int64_t count, coordd_dtype_t dtype);
+COORDD_API coordd_status_t coordd_comm_allgather_async(coordd_comm_t* comm, const void* input,
+                                                       void* output, int64_t count,
+                                                       coordd_dtype_t dtype, coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_allgather_for(coordd_comm_t* comm, const void* input,
+                                                     void* output, int64_t count,
+                                                     coordd_dtype_t dtype, double timeout_seconds,
+                                                     coordd_work_t** work);
 
 /* Block i of `input`, `count` elements, to member i; from it to block i of `output`. Not in
  * place. */
 COORDD_API coordd_status_t coordd_comm_alltoall(coordd_comm_t* comm, const void* input,
                                                 void* output, int64_t count, coordd_dtype_t dtype);
+COORDD_API coordd_status_t coordd_comm_alltoall_async(coordd_comm_t* comm, const void* input,
+                                                      void* output, int64_t count,
+                                                      coordd_dtype_t dtype, coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_alltoall_for(coordd_comm_t* comm, const void* input,
+                                                    void* output, int64_t count,
+                                                    coordd_dtype_t dtype, double timeout_seconds,
+                                                    coordd_work_t** work);
 
-/* Returns once all members have called it. */
+/* Complete once all members have called it. */
 COORDD_API coordd_status_t coordd_comm_barrier(coordd_comm_t* comm);
+COORDD_API coordd_status_t coordd_comm_barrier_async(coordd_comm_t* comm, coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_barrier_for(coordd_comm_t* comm, double timeout_seconds,
+                                                   coordd_work_t** work);
 
 #ifdef __cplusplus
 }

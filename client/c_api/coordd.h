@@ -46,7 +46,7 @@
  * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
- * coordd_worker_host_address.
+ * coordd_comm_..._async and coordd_comm_..._for (comm.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_

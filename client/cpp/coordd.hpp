@@ -20,82 +20,12 @@
 #include <utility>
 #include <vector>
 
+#include "coordd/comm.hpp"
 #include "coordd/coordd.h"
 #include "coordd/tensors.hpp"
 
 namespace coordd {
 inline namespace cpp {
-
-// --- collectives without names -----------------------------------------------------------------
-
-// A comm (comm.h); Worker::MakeComm makes it. Movable. One thread at a time. Counts are of
-// elements, as there.
-class Comm {
- public:
-  Comm() = default;  // of nobody
-  explicit Comm(coordd_comm_t* handle) : handle_(handle) {}
-  Comm(Comm&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Comm& operator=(Comm&& other) noexcept {
-    if (this != &other) {
-      coordd_comm_free(handle_);
-      handle_ = std::exchange(other.handle_, nullptr);
-    }
-    return *this;
-  }
-  ~Comm() { coordd_comm_free(handle_); }
-
-  int rank() const { return coordd_comm_rank(handle_); }
-  int size() const { return coordd_comm_size(handle_); }
-
-  template <typename T>
-  Expected<> TryAllreduce(const T* input, T* output, int64_t count, Op op) {
-    return internal::Check(coordd_comm_allreduce(handle_, input, output, count, DtypeOf<T>(),
-                                                 static_cast<coordd_op_t>(op)));
-  }
-  template <typename T>
-  void Allreduce(const T* input, T* output, int64_t count, Op op) {
-    TryAllreduce(input, output, count, op).value();
-  }
-  template <typename T>
-  Expected<> TryReducescatter(const T* input, T* output, int64_t count, Op op) {
-    return internal::Check(coordd_comm_reducescatter(handle_, input, output, count, DtypeOf<T>(),
-                                                     static_cast<coordd_op_t>(op)));
-  }
-  template <typename T>
-  void Reducescatter(const T* input, T* output, int64_t count, Op op) {
-    TryReducescatter(input, output, count, op).value();
-  }
-  template <typename T>
-  Expected<> TryBroadcast(T* buffer, int64_t count, int root) {
-    return internal::Check(coordd_comm_broadcast(handle_, buffer, count, DtypeOf<T>(), root));
-  }
-  template <typename T>
-  void Broadcast(T* buffer, int64_t count, int root) {
-    TryBroadcast(buffer, count, root).value();
-  }
-  template <typename T>
-  Expected<> TryAllgather(const T* input, T* output, int64_t count) {
-    return internal::Check(coordd_comm_allgather(handle_, input, output, count, DtypeOf<T>()));
-  }
-  template <typename T>
-  void Allgather(const T* input, T* output, int64_t count) {
-    TryAllgather(input, output, count).value();
-  }
-  template <typename T>
-  Expected<> TryAlltoall(const T* input, T* output, int64_t count) {
-    return internal::Check(coordd_comm_alltoall(handle_, input, output, count, DtypeOf<T>()));
-  }
-  template <typename T>
-  void Alltoall(const T* input, T* output, int64_t count) {
-    TryAlltoall(input, output, count).value();
-  }
-  Expected<> TryBarrier() { return internal::Check(coordd_comm_barrier(handle_)); }
-  void Barrier() { TryBarrier().value(); }
-  coordd_comm_t* handle() const { return handle_; }
-
- private:
-  coordd_comm_t* handle_ = nullptr;
-};
 
 // --- the worker --------------------------------------------------------------------------------
 
@@ -438,7 +368,7 @@ class Worker {
     for (const Work& work : works) work.Wait();
   }
 
-  // The job's key-value store.
+  // The job's key-value store; store.hpp has the rest of it.
   Expected<> TryStoreSet(const std::string& key, const std::string& value,
                          std::chrono::duration<double> timeout) {
     return internal::Check(

@@ -51,8 +51,8 @@ class InstallTest(processes.TestCase):
         self.assertEqual(sorted(os.listdir(self.prefix + "/lib")), ["cmake", "libcoordd.so", "libcoordd.so.0", "libcoordd.so.0.1.0",
                                                                     "libcoordd_tensorflow.so", "pkgconfig"])
         self.assertEqual(sorted(os.listdir(self.prefix + "/include/coordd")), [
-            "collectives.h", "comm.h", "coordd.h", "coordd.hpp", "leaving.h", "memory.h", "process_sets.h", "process_sets.hpp",
-            "store.h", "tensors.hpp"])
+            "collectives.h", "comm.h", "comm.hpp", "coordd.h", "coordd.hpp", "leaving.h", "memory.h", "process_sets.h", "process_sets.hpp",
+            "store.h", "store.hpp", "tensors.hpp"])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/protocol/types.h"
 
 namespace coordd {
+
+class Work;  // worker/execute/work.h
 
 // One call, which all members make alike. `count` elements are
 //   allreduce, broadcast      the whole buffer
@@ -28,8 +33,9 @@ struct CommCall {
 };
 
 // The members of a process set in one generation, with an order of their own: no names, nothing is
-// negotiated, nothing crosses to another thread where they share mapped memory. One thread at a
-// time. May outlive its worker; calls then fail. Its end is local, not a collective.
+// negotiated. Calls run one after the other, in the order in which they were made. One thread at a
+// time makes them. May outlive its worker; calls then fail. Its end is local, not a collective; it
+// ends what was started and has not begun with CANCELLED, and waits for what has begun.
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -41,11 +47,23 @@ class Comm {
   // Returns when the output is complete and nobody reads the input any more, or with
   //   INVALID_ARGUMENT     a wrong argument; nothing has been done, and the comm can still be used
   //   DEADLINE_EXCEEDED    who was not there, after the comm's timeout
-  //   FAILED_PRECONDITION  an earlier call failed, and why; or the caller is a forked child
-  //   the generation's end, as Worker::status
+  //   FAILED_PRECONDITION  an earlier call failed, and why; or another thread makes one; or the
+  //                        caller is a forked child
+  //   the generation's end, as Worker::status; not where members have left and the call needs
+  //                        nothing more of them
   // After any error but the first the comm is over. Buffers that the others have mapped are written
-  // to until these have given up, too: until the next generation has formed.
+  // to until these have given up, too: until the next generation has formed. Nothing crosses to
+  // another thread where the members share mapped memory and nothing that was started is before it.
   virtual absl::Status Run(const CommCall& call) = 0;
+  // Run for a caller that looks after other things from time to time. Returns nullptr when the call
+  // has ended well; what goes on after `most`, or has ended a moment ago, and is waited for like
+  // any work. Without mapped memory it comes back when the call has ended.
+  virtual absl::StatusOr<std::shared_ptr<Work>> RunFor(const CommCall& call,
+                                                       absl::Duration most) = 0;
+  // Run without waiting: what Run would return is the work's status, but for INVALID_ARGUMENT,
+  // which comes at once if it can. RESOURCE_EXHAUSTED: a million calls have not ended. Callbacks of
+  // these works may make calls of the comm, and wait for them.
+  virtual absl::StatusOr<std::shared_ptr<Work>> Start(const CommCall& call) = 0;
 };
 
 }  // namespace coordd

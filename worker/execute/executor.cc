@@ -92,6 +92,10 @@ void Executor::RingComms() {
   if (own_bell_.load(std::memory_order_acquire) != nullptr) arena_->own_board().RingAll();
 }
 
+void Executor::LeaveComms() {
+  if (own_bell_.load(std::memory_order_acquire) != nullptr) arena_->own_board().Leave();
+}
+
 bool Executor::WaitForMore(IdleWait& wait) {
   return wait.Wait(wait.sleeps_next() ? backend_->Bell() : BellUse{});
 }

@@ -120,6 +120,8 @@ class Executor {
   void Abort();
   // Thread-safe: comms whose callers sleep look whether their generation has ended.
   void RingComms();
+  // Thread-safe: tells the ranks of the node that this one calls nothing of a comm any more.
+  void LeaveComms();
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
   void Stop();
 

@@ -2,31 +2,37 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "worker/execute/worker_errors.h"
 
 namespace coordd {
 
 // Thread-safe. Ends once; whoever looks at ended() in a loop pays for a load.
 class GenerationEnd {
  public:
-  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  bool ended() const { return phase_.load(std::memory_order_acquire) != Phase::kLives; }
+  // Ended, and not by goodbyes alone: what has been called ends, too.
+  bool aborts() const { return phase_.load(std::memory_order_acquire) == Phase::kAborts; }
   // OK: it has not ended.
   absl::Status status() const {
     MutexLock lock(&mu_);
     return status_;
   }
-  // The first one counts. REQUIRES: !status.ok().
+  // The first one counts; behind goodbyes (IsByGoodbyes) the first that is something else.
+  // REQUIRES: !status.ok().
   void Set(absl::Status status) {
     {
       MutexLock lock(&mu_);
-      if (!status_.ok()) return;
+      const Phase phase = IsByGoodbyes(status) ? Phase::kLetsFinish : Phase::kAborts;
+      if (phase <= phase_.load(std::memory_order_relaxed)) return;
       status_ = std::move(status);
-      ended_.store(true, std::memory_order_release);
+      phase_.store(phase, std::memory_order_release);
     }
     changed_.NotifyAll();
   }
@@ -39,7 +45,9 @@ class GenerationEnd {
   }
 
  private:
-  std::atomic<bool> ended_ = false;
+  enum class Phase : uint8_t { kLives, kLetsFinish, kAborts };
+
+  std::atomic<Phase> phase_ = Phase::kLives;  // set under mu_
 
   // Guarded by mu_.
   mutable Mutex mu_;

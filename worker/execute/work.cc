@@ -27,7 +27,7 @@ Work::Waiter::~Waiter() {
 absl::Status Work::Wait(absl::Time deadline) {
   // Before the lock: in a forked child another thread may have held it for ever.
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  DriveDevice(deadline);
+  DriveIt(deadline);
   std::optional<Waiter> waiter;
   if (!done() && seat_ != nullptr) waiter.emplace(*this);
   while (!done()) {
@@ -44,9 +44,10 @@ absl::Status Work::Wait(absl::Time deadline) {
   return Tell(ended());
 }
 
-void Work::DriveDevice(absl::Time deadline) const {
+void Work::DriveIt(absl::Time deadline) const {
   if (!drive_ || enqueued() || done() || clock_.Now() >= deadline) return;
-  drive_(*this);
+  drive_(*this, deadline);
+  if (spec_->memory == MemoryKind::kHost) return;
   // The thread "device" may be at it: it is through sooner than this one would be woken.
   const absl::Time until = std::min(deadline, clock_.Now() + kEnqueueSpin);
   for (int polls = 0; polls < kEnqueuePollsMax && !enqueued() && !done(); ++polls) {
@@ -72,7 +73,7 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time dead
     return nullptr;
   }
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  DriveDevice(deadline);
+  DriveIt(deadline);
   {
     MutexLock lock(&mu_);
     clock_.Await(
@@ -131,7 +132,11 @@ void Work::Enqueued(std::shared_ptr<DeviceEvent> event, WorkResult result) {
 }
 
 void Work::Complete(absl::Status status, WorkResult result) {
-  std::vector<std::function<void(const absl::Status&)>> callbacks;
+  for (auto& callback : CompleteAlone(status, std::move(result))) callback(status);
+}
+
+Work::Callbacks Work::CompleteAlone(const absl::Status& status, WorkResult result) {
+  Callbacks callbacks;
   {
     MutexLock lock(&mu_);
     COORDD_CHECK(!done());
@@ -142,7 +147,7 @@ void Work::Complete(absl::Status status, WorkResult result) {
     done_.store(true, std::memory_order_release);
   }
   changed_.NotifyAll();
-  for (auto& callback : callbacks) callback(status);
+  return callbacks;
 }
 
 }  // namespace coordd

@@ -97,22 +97,26 @@ class Work {
   const DriverSeat* seat() const { return seat_.get(); }
   // Once.
   void Complete(absl::Status status, WorkResult result);
+  // The same, and leaves it to the caller to call what is returned, with the status.
+  using Callbacks = std::vector<std::function<void(const absl::Status&)>>;
+  Callbacks CompleteAlone(const absl::Status& status, WorkResult result);
   // Before Complete, at most once: its name is free, and nothing is left for the host to do.
   void Enqueued(std::shared_ptr<DeviceEvent> event, WorkResult result);
   bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
   // Before anybody else knows of it: called whenever the program has been told of its failure.
   void CallWhenTold(std::function<void()> told) { told_ = std::move(told); }
-  // The same, of a tensor on a device: whoever waits for it calls this first, which does what there
-  // is to do for it at once, and returns when it is enqueued, or somebody else is at it, or there
-  // is nothing to do yet.
-  void DriveBy(std::function<void(const Work&)> drive) { drive_ = std::move(drive); }
+  // The same: whoever waits for it calls this first, which does what there is to do for it, and
+  // returns when it is complete (on a device: enqueued), or somebody else is at it, or there is
+  // nothing to do yet, or at the deadline.
+  using Drive = std::function<void(const Work&, absl::Time deadline)>;
+  void DriveBy(Drive drive) { drive_ = std::move(drive); }
 
  private:
   absl::Status StillRunning() const;
   // REQUIRES: done(), after which it never changes: read without the lock.
   const absl::Status& ended() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
-  // For a tensor on a device: does it, or lets who is at it come to the end of it.
-  void DriveDevice(absl::Time deadline) const;
+  // Does what DriveBy says; on a device lets who is at it come to the end of it.
+  void DriveIt(absl::Time deadline) const;
   // What it has ended with, to the program.
   absl::Status Tell(absl::Status ended) const;
 
@@ -122,7 +126,7 @@ class Work {
   const std::shared_ptr<DriverSeat> seat_;  // nullptr: none
   const ForkGuard fork_guard_;
   std::function<void()> told_;
-  std::function<void(const Work&)> drive_;
+  Drive drive_;
 
   // Thread-safe by themselves.
   std::atomic<bool> done_ = false;           // set under mu_, and nothing changes after it
@@ -137,7 +141,7 @@ class Work {
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   WorkResult result_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<DeviceEvent> event_ ABSL_GUARDED_BY(mu_);  // once enqueued
-  std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mu_);
+  Callbacks callbacks_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

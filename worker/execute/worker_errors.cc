@@ -13,7 +13,9 @@
 namespace coordd {
 namespace {
 
-constexpr char kGenerationChanged[] = "coordd/generation-changed";  // a status's payload
+// Payloads of a status.
+constexpr char kGenerationChanged[] = "coordd/generation-changed";
+constexpr char kByGoodbyes[] = "coordd/by-goodbyes";
 
 absl::string_view Verb(v1::DepartureCause cause) {
   switch (cause) {
@@ -62,8 +64,12 @@ absl::Status GenerationEndedBy(Generation generation, const v1::Abort& abort) {
   }
   const int unnamed = abort.departures_size() - kMaxDeparturesNamed;
   if (unnamed > 0) texts.push_back(absl::StrCat("and ", unnamed, " more"));
-  return GenerationEndedError(generation, absl::StrJoin(texts, "; "));
+  absl::Status ended = GenerationEndedError(generation, absl::StrJoin(texts, "; "));
+  if (!abort.in_flight()) ended.SetPayload(kByGoodbyes, absl::Cord());
+  return ended;
 }
+
+bool IsByGoodbyes(const absl::Status& status) { return status.GetPayload(kByGoodbyes).has_value(); }
 
 absl::Status GenerationEndedError(Generation generation, absl::string_view why,
                                   absl::StatusCode code) {

@@ -20,6 +20,10 @@ std::string DepartureText(const v1::Departure& departure);
 inline constexpr int kMaxDeparturesNamed = 3;
 absl::Status GenerationEndedBy(Generation generation, const v1::Abort& abort);
 
+// Whether the members named there have all said goodbye: what has been called and does not need
+// them may go on.
+bool IsByGoodbyes(const absl::Status& status);
+
 // ABORTED "generation 1 ended: `why`"; the same with another code.
 absl::Status GenerationEndedError(Generation generation, absl::string_view why,
                                   absl::StatusCode code = absl::StatusCode::kAborted);

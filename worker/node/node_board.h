@@ -32,6 +32,8 @@ static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_
 // has read what it needs of the payloads before.
 struct alignas(64) BoardEntry {
   std::atomic<int64_t> finished;  // the last step that the member has read all it needs of
+  std::atomic<int32_t>
+      given_up;  // 1: the member says no further step, since a call of it has failed
   BoardPost posts[2];
   // The bell of a lane with a thread of its own. It is away from what is written: cores fetch lines
   // by pairs.
@@ -68,11 +70,15 @@ class NodeBoard {
   Doorbell& bell() const { return directory_->bell; }
   // Rings this bell and those of all entries. Any thread of the owning rank may call it.
   void RingAll() const;
+  // The rank has left its job: it says no further step on any lane. Any thread of it may call this.
+  void Leave() const { directory_->left.store(1, std::memory_order_release); }
+  bool left() const { return directory_->left.load(std::memory_order_acquire) != 0; }
 
  private:
   struct Directory {
     Doorbell bell;
     alignas(64) std::atomic<int32_t> used;             // no entry from here on was ever claimed
+    std::atomic<int32_t> left;                         // 1: the rank has
     alignas(64) std::atomic<int32_t> lanes[kEntries];  // lane + 1; 0: free
   };
 

@@ -52,6 +52,12 @@ void NodeLane::ExpectPayload(int64_t size_bytes) const {
   if (place > 0) FetchToWrite(next.payload + place, size_bytes);
 }
 
+bool NodeLane::HasGivenUp(int32_t member) const {
+  const Member& m = members_[static_cast<size_t>(member)];
+  if (NodeBoard(m.memory.data()).left()) return true;
+  return m.entry != nullptr && m.entry->given_up.load(std::memory_order_acquire) != 0;
+}
+
 bool NodeLane::Release() {
   if (own_entry_ == nullptr) return true;
   for (Member& member : members_) {

@@ -73,6 +73,11 @@ class NodeLane {
   // the others may be looking at, stays with them.
   void ExpectPayload(int64_t size_bytes) const;
 
+  // This member says no further step.
+  void GiveUp() { own_entry_->given_up.store(1, std::memory_order_release); }
+  // Whether the member says no further step: it has given up, or its rank has left the job.
+  bool HasGivenUp(int32_t member) const;
+
   // Gives the entry of a lane on which nothing runs any more back, once nobody looks at it; returns
   // whether that has happened. To be called again until it has.
   bool Release();

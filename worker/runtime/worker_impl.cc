@@ -371,9 +371,10 @@ absl::Status WorkerImpl::Admit(const View& view, std::vector<TensorJob>& jobs) {
   if (!admitted.ok()) return ForTensor(jobs[failed].spec().name, admitted);
   for (const TensorJob& job : jobs) {
     if (!job.direct) continue;
-    job.work->DriveBy([plane = std::weak_ptr<GenerationPlane>(view.plane)](const Work& work) {
-      if (const auto alive = plane.lock()) alive->devices->DriveFor(work);
-    });
+    job.work->DriveBy(
+        [plane = std::weak_ptr<GenerationPlane>(view.plane)](const Work& work, absl::Time) {
+          if (const auto alive = plane.lock()) alive->devices->DriveFor(work);
+        });
     // Whoever has been told of the end may go on with what the device holds back.
     job.work->CallWhenTold([plane = std::weak_ptr<GenerationPlane>(view.plane)] {
       if (const auto alive = plane.lock()) alive->devices->Told();
@@ -477,6 +478,7 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
   BareComm::Needs parts;
   parts.name = name;
   parts.plane = view->plane;
+  parts.generation = view->placement.generation;
   COORDD_ASSIGN_OR_RETURN(parts.ranks, ProcessSetRanks(process_set));
   const auto self = std::find(parts.ranks.begin(), parts.ranks.end(), view->placement.rank);
   if (self == parts.ranks.end()) {
@@ -489,9 +491,8 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
   parts.cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   parts.metrics = &runtime_->metrics;
   parts.clock = &clock_;
-  parts.report_failure = [this, generation = view->placement.generation](const absl::Status& why) {
-    runtime_->inbox.PushUnbounded(
-        ConnectFailed{generation, why, SuspectOf(why), /*was_connected=*/true});
+  parts.report_failure = [this, of = parts.generation](const absl::Status& why) {
+    runtime_->inbox.PushUnbounded(ConnectFailed{of, why, SuspectOf(why), /*was_connected=*/true});
   };
   return MakeComm(*this, process_set, std::move(parts));
 }

@@ -210,6 +210,8 @@ absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
     if (status_.ok() && interrupted_)
       return absl::DeadlineExceededError("no generation has followed yet");
     if (status_.ok()) return view_->placement;
+    // Its memory is no longer the others', for a call that goes on either.
+    if (IsByGoodbyes(status_)) EndComms(absl::Status(status_.code(), status_.message()));
   }
   // Before anything can be submitted to the next generation.
   COORDD_RETURN_IF_ERROR(memory_->TakeBack());
@@ -401,6 +403,8 @@ absl::Status WorkerImpl::EndBy(LeaveRequested how, absl::Duration timeout) {
   {
     MutexLock lock(&mu_);
     EndComms(absl::CancelledError("this worker has left the job"));
+    for (const ViewPtr& view : {view_, next_})
+      if (view != nullptr) view->plane->executor->LeaveComms();
   }
   TearDown();
   MutexLock lock(&mu_);

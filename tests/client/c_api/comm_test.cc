@@ -20,34 +20,15 @@
 #include <vector>
 
 #include "coordd/coordd.hpp"
+#include "tests/client/c_api/comm_check.h"
 
 namespace {
 
 using coordd::Comm;
 using coordd::Op;
 using coordd::View;
-using Floats = std::vector<float>;
-
-void Check(bool good, const char* what, int line) {
-  if (good) return;
-  std::fprintf(stderr, "comm_test.cc:%d: %s does not hold; last error: %s\n", line, what,
-               coordd_last_error());
-  std::exit(1);
-}
-#define CHECK(condition) Check((condition), #condition, __LINE__)
 
 constexpr int64_t kCounts[] = {0, 1, 14, 128, 129, 5000, 100003, 750000};
-
-// What `rank` has at `index`: sums of a few of them are exact.
-float Value(int rank, int64_t index) { return static_cast<float>((rank + 1) * (index % 1009 + 1)); }
-
-Floats Input(int rank, int64_t count) {
-  Floats values(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = Value(rank, i);
-  return values;
-}
-
-float SumAt(int size, int64_t index) { return Value(size * (size + 1) / 2 - 1, index); }
 
 void TestReductions(Comm& comm, int64_t count) {
   const int size = comm.size(), rank = comm.rank();

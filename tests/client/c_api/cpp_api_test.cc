@@ -3,12 +3,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "coordd/coordd.hpp"
 #include "coordd/process_sets.hpp"
+#include "coordd/store.hpp"
 
 namespace {
 
@@ -127,6 +129,32 @@ void TestErrors(coordd::Worker& worker) {
   CHECK(worker.TryStoreGet("key", std::chrono::seconds(10)).value() == std::string("a\0b", 3));
 }
 
+void TestStore(coordd::Worker& worker) {
+  coordd::Store store(worker, std::chrono::seconds(10));
+  const std::string key = "of rank " + std::to_string(worker.rank());
+  CHECK(!store.Check({key}));
+  store.Set(key, std::string("a\0b", 3));
+  CHECK(store.Get(key) == std::string("a\0b", 3) && store.Check({key}));
+  CHECK(store.Append(key, "cd") == 5);
+  CHECK(store.CompareSet(key, "not this", "other") == std::string("a\0bcd", 5));
+  CHECK(store.CompareSet(key, std::string("a\0bcd", 5), "new") == "new");
+  CHECK(store.CompareSet(key + " made", std::nullopt, "first") == "first");
+  CHECK(store.TryCompareSet(key + " missing", "a", "b").code() == COORDD_NOT_FOUND);
+  CHECK((store.GetAll({key, key + " made"}) == std::vector<std::string>{"new", "first"}));
+  const std::string long_value(size_t{60} << 10, 'x');
+  store.Set(key + " made", long_value);
+  CHECK((store.GetAll({key + " made", key, key + " made"}) ==
+         std::vector<std::string>{long_value, "new", long_value}));
+  CHECK(store.Count(key) == 2);
+  CHECK(store.Delete(key) && !store.Delete(key));
+  worker.Barrier();
+  CHECK(store.Add("together", 2) % 2 == 0);
+  worker.Barrier();
+  CHECK(store.Add("together", 0) == 2 * worker.size());
+  coordd::Store hasty(worker, std::chrono::milliseconds(20));
+  CHECK(hasty.TryGet("nobody sets this").code() == COORDD_DEADLINE_EXCEEDED);
+}
+
 }  // namespace
 
 int main() {
@@ -141,6 +169,7 @@ int main() {
     TestSomeRanks(worker);
     TestSetsOfMembersAlone(worker);
     TestErrors(worker);
+    TestStore(worker);
     coordd::Worker moved = std::move(worker);
     CHECK(moved.status().ok() && worker.handle() == nullptr);
     moved.Barrier();  // who leaves earlier ends the generation of the others

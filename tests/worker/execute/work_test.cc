@@ -64,5 +64,34 @@ TEST(Work, MayBeAskedFromItsOwnCallback) {
   EXPECT_TRUE(done);
 }
 
+TEST(Work, LeavesItsCallbacksToWhoeverCompletesItAlone) {
+  Work work = NamedWork();
+  int calls = 0;
+  work.OnComplete([&](const absl::Status&) { ++calls; });
+  WorkResult result;
+  result.size = 3;
+  const Work::Callbacks callbacks = work.CompleteAlone(absl::OkStatus(), result);
+  EXPECT_TRUE(work.done());
+  EXPECT_EQ(work.result().size, 3);
+  EXPECT_EQ(calls, 0);
+  ASSERT_EQ(callbacks.size(), 1u);
+  callbacks[0](absl::OkStatus());
+  EXPECT_EQ(calls, 1);
+  work.OnComplete([&](const absl::Status&) { ++calls; });  // it is complete already
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(Work, HasWhoeverWaitsDoIt) {
+  Work work = NamedWork();
+  absl::Time seen;
+  work.DriveBy([&](const Work& waited, absl::Time deadline) {
+    EXPECT_EQ(&waited, &work);
+    seen = deadline;
+    work.Complete(absl::OkStatus(), {});
+  });
+  EXPECT_TRUE(work.Wait(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(seen, absl::InfiniteFuture());
+}
+
 }  // namespace
 }  // namespace coordd

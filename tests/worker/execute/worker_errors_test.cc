@@ -39,6 +39,17 @@ TEST(WorkerErrors, NameThreeAndCountTheRest) {
                              Not(HasSubstr("rank 4")), HasSubstr("and 2 more"))));
 }
 
+TEST(WorkerErrors, KnowWhatMembersEndByTheirGoodbyesAlone) {
+  v1::Abort abort;
+  *abort.add_departures() = Lost(1);
+  EXPECT_TRUE(IsByGoodbyes(GenerationEndedBy(Generation{7}, abort)));
+  abort.set_in_flight(true);
+  EXPECT_FALSE(IsByGoodbyes(GenerationEndedBy(Generation{7}, abort)));
+  abort.clear_departures();
+  abort.set_in_flight(false);
+  EXPECT_FALSE(IsByGoodbyes(GenerationEndedBy(Generation{7}, abort)));
+}
+
 TEST(WorkerErrors, NameTheGenerationOnce) {
   v1::Abort abort;
   abort.set_reason("generation 7 ended: rank 1 reported that tensor a failed");

@@ -163,6 +163,24 @@ class SleepyMember {
   int64_t sleeps_ = 0;
 };
 
+TEST(NodeLane, KnowsWhoSaysNoFurtherStep) {
+  const MappedMemories memories(3);
+  NodeLane first(kLane, memories.all(), 0), second(kLane, memories.all(), 1),
+      third(kLane, memories.all(), 2);
+  EXPECT_EQ(first.FirstBehind(0), -1);
+  EXPECT_FALSE(first.HasGivenUp(1) || first.HasGivenUp(2));
+  second.GiveUp();
+  memories.board(2).Leave();
+  EXPECT_TRUE(first.HasGivenUp(1) && first.HasGivenUp(2));
+  EXPECT_FALSE(second.HasGivenUp(0));
+  // The next lane at that place begins anew, where the rank has not left.
+  memories.board(1).Free(kLane);
+  NodeLane other(LaneId{8}, memories.all(), 0), others_second(LaneId{8}, memories.all(), 1);
+  EXPECT_TRUE(other.HasReached(1, 0));
+  EXPECT_FALSE(other.HasGivenUp(1));
+  EXPECT_TRUE(other.HasGivenUp(2));
+}
+
 TEST(NodeLane, EveryStepWakesThoseWhoSleep) {
   constexpr int32_t kMembers = 3, kCollectives = 2000;
   const MappedMemories memories(kMembers);

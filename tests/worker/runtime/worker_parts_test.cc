@@ -1,8 +1,11 @@
-// The parts of a worker that its threads agree by: its end, and the callbacks of generations.
+// The parts of a worker that its threads agree by: its end and that of a generation, and the
+// callbacks of generations.
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "tests/support/status_matchers.h"
+#include "worker/execute/generation_end.h"
 #include "worker/runtime/generation_callbacks.h"
 #include "worker/runtime/worker_ending.h"
 
@@ -29,6 +32,26 @@ TEST(WorkerEndingTest, WhatIsAskedForAgainIsFinishedAgain) {
   EXPECT_FALSE(ending.stopped());
   ending.NoteStopped();  // nothing is left to be finished
   EXPECT_TRUE(ending.work_finished());
+}
+
+absl::Status EndedBy(bool in_flight) {
+  v1::Abort abort;
+  abort.add_departures()->set_detail(in_flight ? "was lost" : "left");
+  abort.set_in_flight(in_flight);
+  return GenerationEndedBy(Generation{1}, abort);
+}
+
+TEST(GenerationEndTest, GoodbyesLetCallsFinishUntilSomethingElseHappens) {
+  GenerationEnd end;
+  EXPECT_FALSE(end.ended() || end.aborts());
+  end.Set(EndedBy(/*in_flight=*/false));
+  EXPECT_TRUE(end.ended());
+  EXPECT_FALSE(end.aborts());
+  end.Set(EndedBy(/*in_flight=*/true));
+  EXPECT_TRUE(end.aborts());
+  EXPECT_THAT(end.status(), StatusIs(absl::StatusCode::kAborted, ::testing::HasSubstr("was lost")));
+  end.Set(absl::CancelledError("this worker has left the job"));
+  EXPECT_THAT(end.status(), StatusIs(absl::StatusCode::kAborted));
 }
 
 TEST(GenerationCallbacksTest, AnotherThreadFindsThemBusyAndTheirOwnDoesNot) {

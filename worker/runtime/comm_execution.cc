@@ -1,0 +1,236 @@
+#include "worker/runtime/comm_execution.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/tensor_spec.h"
+#include "worker/interfaces/collective_args.h"
+#include "worker/interfaces/idle_wait.h"
+#include "worker/node/node_inline.h"
+#include "worker/numeric/integer_average.h"
+#include "worker/numeric/reduce_kernels.h"
+
+namespace coordd {
+namespace {
+
+// Elements of a call: far beyond any memory, so that no size overflows.
+constexpr int64_t kMaxCount = int64_t{1} << 44;
+// WorkerState ends the generation when coordd has not said within a second who is to blame for a
+// failure of the data plane; a control thread that does not run for a while gets ten times that.
+constexpr absl::Duration kVerdictPatience = absl::Seconds(10);
+// Of a generation that has ended by goodbyes coordd says nothing more about who dies in it: who
+// waits for others that have not left does so for no longer than this.
+constexpr absl::Duration kPatienceAfterGoodbyes = absl::Seconds(10);
+
+// Of one buffer, in blocks.
+bool HasInput(CollectiveKind kind) {
+  return kind != CollectiveKind::kBroadcast && kind != CollectiveKind::kBarrier;
+}
+
+}  // namespace
+
+CommExecution::CommExecution(Needs parts)
+    : needs_(std::move(parts)), backend_name_(needs_.plane->executor->backend_name()) {}
+
+// What a failed collective has said stays there for those who still look, as long as the generation
+// lives.
+CommExecution::~CommExecution() {
+  if (failure_.ok()) needs_.plane->executor->CloseComm(needs_.lane, needs_.mapped);
+}
+
+absl::Status CommExecution::Named(const absl::Status& status) const {
+  return absl::Status(status.code(), absl::StrCat("comm ", needs_.name, ": ", status.message()));
+}
+
+absl::Status CommExecution::CheckState() const {
+  if (needs_.plane->end.aborts()) return needs_.plane->end.status();
+  if (failure_.ok()) return absl::OkStatus();
+  if (needs_.plane->end.ended()) return needs_.plane->end.status();
+  return Named(absl::FailedPreconditionError(
+      absl::StrCat("an earlier call failed, expected a new comm: ", failure_.message())));
+}
+
+absl::Status CommExecution::Check(const CommCall& call) const {
+  if (call.count < 0 || call.count > kMaxCount / size()) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(call.kind), ": count is ", call.count,
+                                                   ", expected 0 to ", kMaxCount / size()));
+  }
+  if (call.kind == CollectiveKind::kBroadcast && (call.root < 0 || call.root >= size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("broadcast: root is ", call.root, ", expected a member, 0 to ", size() - 1));
+  }
+  const bool needs_memory = call.count > 0 && call.kind != CollectiveKind::kBarrier;
+  if (needs_memory && (call.output == nullptr || (HasInput(call.kind) && call.input == nullptr))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(call.kind), ": a buffer of ", call.count, " elements is NULL"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CommExecution::Prepare(const CommCall& call) {
+  prepared_.reset();
+  COORDD_RETURN_IF_ERROR(Check(call));
+  const size_t members = needs_.ranks.size();
+  const size_t block = static_cast<size_t>(call.count * SizeOf(call.dtype));
+  const size_t all = block * members;
+  const CollectiveKind kind = call.kind;
+  args_.kind = kind;
+  args_.dtype = call.dtype;
+  args_.op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
+  const bool divides =
+      call.op == ReduceOp::kAverage && !IsInteger(call.dtype) && call.dtype != DataType::kBool;
+  args_.scale = divides ? 1.0 / size() : 1.0;
+  args_.scaled = divides ? &scaled_ : nullptr;
+  args_.lane = needs_.lane;
+  args_.group = ProcessSetId{ToInt(needs_.lane)};
+  args_.root = Rank{call.root};
+  const bool by_receiver = InputIsByRank(kind), by_sender = FirstDimensionMayDiffer(kind);
+  args_.input_block_bytes.assign(by_receiver ? members : 0, static_cast<int64_t>(block));
+  args_.output_block_bytes.assign(by_sender ? members : 0, static_cast<int64_t>(block));
+  args_.input = {};
+  args_.output = {};
+  if (HasInput(kind)) {
+    args_.input =
+        absl::MakeSpan(static_cast<const std::byte*>(call.input), by_receiver ? all : block);
+  }
+  if (kind != CollectiveKind::kBarrier)
+    args_.output = absl::MakeSpan(static_cast<std::byte*>(call.output), by_sender ? all : block);
+  args_.equal_blocks = true;
+  COORDD_RETURN_IF_ERROR(ValidateArgs(args_, Rank{needs_.self}, size()));
+  prepared_ = call;
+  return absl::OkStatus();
+}
+
+absl::Status CommExecution::Begin(const CommCall& call) {
+  COORDD_RETURN_IF_ERROR(CheckState());
+  if (prepared_ != call) COORDD_RETURN_IF_ERROR(Prepare(call));
+  ++args_.sequence;
+  scaled_ = false;
+  deadline_ = absl::InfinitePast();
+  if (needs_.mapped == nullptr) return absl::OkStatus();
+  MappedLane& lane = *needs_.mapped;
+  if (NodeInlineRun::Fits(args_, size(), lane.options.inline_bytes_max)) {
+    inline_.emplace(args_, *lane.node);
+  } else {
+    run_.emplace(args_, *lane.node, lane.staging, lane.options);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<absl::Status> CommExecution::Go(absl::Duration most) {
+  if (needs_.mapped == nullptr) return Finish(RunByMessages());
+  if (inline_.has_value()) {
+    std::optional<absl::Status> ended = Await(*inline_, most);
+    if (!ended.has_value()) return std::nullopt;
+    inline_.reset();
+    return Finish(*std::move(ended));
+  }
+  std::optional<absl::Status> ended = Await(*run_, most);
+  if (!ended.has_value()) return std::nullopt;
+  if (ended->ok() && !run_->status().ok()) ended = Named(run_->status());
+  run_.reset();
+  return Finish(*std::move(ended));
+}
+
+absl::Status CommExecution::Finish(absl::Status status) {
+  if (status.ok() && prepared_->op == ReduceOp::kAverage && !scaled_) Divide();
+  Count(status);
+  if (status.ok()) return status;
+  failure_ = status;
+  needs_.plane->comm_failed.store(true, std::memory_order_release);
+  if (needs_.mapped != nullptr) needs_.mapped->node->GiveUp();
+  return status;
+}
+
+template <typename Collective>
+bool CommExecution::IsInVain(const Collective& run) const {
+  for (int32_t m = 0; m < size(); ++m)
+    // In this order: it may have said its last step a moment ago.
+    if (needs_.mapped->node->HasGivenUp(m) && run.WaitsFor(m)) return true;
+  return false;
+}
+
+template <typename Collective>
+absl::Status CommExecution::Lateness(const Collective& run) const {
+  std::vector<int32_t> missing;
+  for (int32_t m = 0; m < size(); ++m) {
+    if (run.WaitsFor(m)) missing.push_back(needs_.ranks[static_cast<size_t>(m)]);
+  }
+  return Named(absl::DeadlineExceededError(absl::StrCat(
+      Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
+      " had not come as far within ", absl::FormatDuration(needs_.timeout))));
+}
+
+template <typename Collective>
+std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration most) {
+  const GenerationEnd& end = needs_.plane->end;
+  IdleWait wait(needs_.polling_threads, needs_.cores);
+  absl::Time until = absl::InfinitePast(), give_up = until;  // not known before they matter
+  while (true) {
+    // Looked at before: what a rank has said before it ended counts.
+    const bool ended = end.ended();
+    const bool moved = run.Advance();
+    if (run.finished()) return absl::OkStatus();
+    if (ended && (end.aborts() || IsInVain(run))) return end.status();
+    if (moved) {
+      wait.Reset();
+      give_up = absl::InfinitePast();
+      continue;
+    }
+    if (!wait.Wait({&needs_.mapped->node->bell(), /*suffices=*/true})) continue;
+    const absl::Time now = needs_.clock->Now();
+    if (deadline_ == absl::InfinitePast()) deadline_ = now + needs_.timeout;
+    if (until == absl::InfinitePast()) until = now + most;
+    if (ended && give_up == absl::InfinitePast()) give_up = now + kPatienceAfterGoodbyes;
+    if (ended && now >= std::min(give_up, deadline_)) return end.status();
+    if (now >= deadline_) return Lateness(run);
+    if (now >= until) return std::nullopt;
+  }
+}
+
+absl::Status CommExecution::RunByMessages() {
+  GenerationPlane& plane = *needs_.plane;
+  const absl::Time deadline = needs_.clock->Now() + needs_.timeout;
+  const absl::Status status = plane.executor->RunDirect(args_, deadline, plane.end);
+  if (status.ok()) return status;
+  if (plane.end.ended()) return plane.end.status();
+  needs_.report_failure(status);
+  // Nobody else can execute anything either.
+  const absl::Status verdict =
+      plane.end.Await(*needs_.clock, needs_.clock->Now() + kVerdictPatience);
+  if (absl::IsDeadlineExceeded(status)) {
+    return Named(
+        absl::DeadlineExceededError(absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": ",
+                                                 status.message(), "; ", verdict.message())));
+  }
+  return verdict.ok() ? Named(status) : verdict;
+}
+
+void CommExecution::Divide() const {
+  std::byte* const output = args_.output.data();
+  if (IsInteger(prepared_->dtype)) {
+    CopyAveraged(prepared_->dtype, 1.0, size(), output, output, prepared_->count);
+  } else {
+    Scale(prepared_->dtype, 1.0 / size(), output, prepared_->count);
+  }
+}
+
+void CommExecution::Count(const absl::Status& status) {
+  const CollectiveKind kind = args_.kind;
+  std::shared_ptr<WorkerMetrics::Tally>& tally = tallies_[static_cast<size_t>(kind)];
+  const bool ended = (!status.ok() || tally == nullptr) && needs_.plane->end.ended();
+  if (ended) return;
+  if (!status.ok()) {
+    needs_.metrics->RecordCollective(kind, backend_name_, status.code(), 0);
+    return;
+  }
+  if (tally == nullptr) tally = needs_.metrics->OpenTally(kind, backend_name_);
+  // Of the tensor that the named call would have: the input, of a broadcast the buffer.
+  const size_t bytes = HasInput(kind) ? args_.input.size() : args_.output.size();
+  tally->Record(static_cast<int64_t>(bytes));
+}
+
+}  // namespace coordd
