@@ -37,7 +37,10 @@ absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
   const absl::Duration cpu_before = coordd->CpuTime();
   const int64_t bytes_before = coordd->ResidentBytes();
   COORDD_ASSIGN_OR_RETURN(const SimulatedJob::Joined joined, job.Join());
+  COORDD_ASSIGN_OR_RETURN(const absl::Duration groups, job.MakeGroups(options.groups));
   return nlohmann::json{
+      {"groups_per_rank", options.groups},
+      {"seconds_of_groups", absl::ToDoubleSeconds(groups)},
       {"ranks", options.shape.ranks()},
       {"nodes", options.shape.nodes},
       {"sessions", options.shape.sessions()},

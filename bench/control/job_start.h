@@ -13,6 +13,7 @@ namespace coordd::bench {
 struct StartOptions {
   JobShape shape;
   int32_t channels = 1;
+  int32_t groups = 0;                       // MeasureRendezvous: that each rank then makes
   absl::Duration idle = absl::Seconds(10);  // MeasureIdle: how long it watches
 };
 

@@ -55,6 +55,7 @@ struct Flags {
   int32_t channels = 0;  // one for each node
   int32_t rounds = 0;    // what suits the measurement
   int32_t tensors = 0;
+  int32_t groups = 0;
   double seconds = 10;
   int32_t echo_sessions = 1, echo_ready_fd = 3;
 };
@@ -82,7 +83,8 @@ RoundOptions RoundsOf(const Flags& flags, int32_t rounds, int32_t tensors) {
 absl::StatusOr<nlohmann::json> MeasureControl(const Flags& flags) {
   const JobShape shape = ShapeOf(flags);
   if (flags.rendezvous)
-    return MeasureRendezvous({.shape = shape, .channels = ChannelsOf(flags, shape)});
+    return MeasureRendezvous(
+        {.shape = shape, .channels = ChannelsOf(flags, shape), .groups = flags.groups});
   if (flags.idle) {
     return MeasureIdle({.shape = shape,
                         .channels = ChannelsOf(flags, shape),
@@ -133,6 +135,9 @@ void AddControl(CLI::App& app, Flags& flags) {
       ->add_option("--tensors", flags.tensors,
                    "Tensors that a rank reports in a round (default: 64; --negotiate 1)")
       ->check(AboveZero());
+  control
+      ->add_option("--groups", flags.groups, "--rendezvous: process sets that each rank then makes")
+      ->check(CLI::Range(0, 64));
   control->add_option("--seconds", flags.seconds, "--idle: how long to watch")
       ->check(AboveZero())
       ->capture_default_str();

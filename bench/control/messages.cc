@@ -66,6 +66,15 @@ v1::WorkerMessage CachedMessage(Epoch epoch, Generation generation, absl::Span<c
   return message;
 }
 
+v1::WorkerMessage GroupMessage(Epoch epoch, Generation generation, const std::string& name,
+                               absl::Span<const int32_t> ranks) {
+  v1::WorkerMessage message = MessageOf(epoch, generation);
+  v1::ProcessSetRequest& request = *message.mutable_process_set_request();
+  request.set_name(name);
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  return message;
+}
+
 v1::NodeHello HelloMessage(const std::string& job, int32_t node) {
   v1::NodeHello hello;
   hello.set_job(job);

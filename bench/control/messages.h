@@ -31,6 +31,10 @@ v1::WorkerMessage ReadyMessage(Epoch epoch, Generation generation, int64_t serie
 v1::WorkerMessage CachedMessage(Epoch epoch, Generation generation, absl::Span<const int64_t> slots,
                                 int64_t known);
 
+// A request for a process set of these ranks, by one of them.
+v1::WorkerMessage GroupMessage(Epoch epoch, Generation generation, const std::string& name,
+                               absl::Span<const int32_t> ranks);
+
 v1::NodeHello HelloMessage(const std::string& job, int32_t node);
 
 v1::WorkerMessage HeartbeatMessage(Epoch epoch, Generation generation, int64_t sent_ns);

@@ -68,6 +68,39 @@ absl::StatusOr<SimulatedJob::Joined> SimulatedJob::Join() {
                 .calls_per_rank = static_cast<double>(shape.sessions()) / shape.ranks()};
 }
 
+std::vector<SimulatedJob::Said> SimulatedJob::GroupRequests(int32_t turn) const {
+  const int32_t ranks = options_.shape.ranks(), per_node = options_.shape.ranks_per_node;
+  // A group is of `count` ranks, `stride` apart, as far as there are so many.
+  int32_t count = per_node, stride = 1;
+  if (turn % 4 == 1) count = options_.shape.nodes, stride = per_node;
+  if (turn % 4 == 2) count = 2 * per_node;
+  if (turn % 4 == 3) count = std::max(1, ranks / 10);
+  std::vector<Said> requests(static_cast<size_t>(ranks));
+  for (int32_t first = 0; first < ranks; first += stride == 1 ? count : 1) {
+    if (stride > 1 && first >= stride) break;
+    std::vector<int32_t> members;
+    for (int32_t i = 0; i < count && first + i * stride < ranks; ++i)
+      members.push_back(first + i * stride);
+    const v1::WorkerMessage request =
+        GroupMessage(epoch(), generation(), absl::StrCat("group ", turn, "/", first), members);
+    for (const int32_t rank : members) requests[static_cast<size_t>(rank)] = {rank, request};
+  }
+  return requests;
+}
+
+absl::StatusOr<absl::Duration> SimulatedJob::MakeGroups(int32_t groups) {
+  absl::Duration taken;
+  for (int32_t turn = 0; turn < groups; ++turn) {
+    const std::vector<Said> requests = GroupRequests(turn);
+    arrivals_.Reset(options_.shape.ranks());
+    const absl::Time start = Clock::Real().Now();
+    Send(requests);
+    COORDD_ASSIGN_OR_RETURN(const absl::Time end, arrivals_.Await(kRoundTimeout));
+    taken += end - start;
+  }
+  return taken;
+}
+
 void SimulatedJob::Prepare(int32_t tensors) {
   SetReady(ReadyMessage(epoch(), generation(), series_++, tensors));
   tensors_ = tensors;
@@ -246,6 +279,10 @@ void SimulatedJob::Handle(Receivers to, const v1::CoordinatorMessage& message) {
       return;
     case v1::CoordinatorMessage::kLeaseAck:
       if (awaits_acks_) arrivals_.Arrive(to.count);
+      return;
+    case v1::CoordinatorMessage::kProcessSetChange:
+      if (message.process_set_change().code() == 0) return arrivals_.Arrive(to.count);
+      arrivals_.Fail(Unexpected(to.first, message));
       return;
     case v1::CoordinatorMessage::kWaiting:
       return;

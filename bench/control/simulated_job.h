@@ -43,6 +43,11 @@ class SimulatedJob {
   // All workers join, as fast as they can. Once.
   absl::StatusOr<Joined> Join();
 
+  // Every rank asks for so many groups, one after the other, each with the other members alone: in
+  // turns of neighbours, of the ranks with its place on all nodes, of neighbours of two nodes, and
+  // of a tenth of all. Until the last rank has its last one.
+  absl::StatusOr<absl::Duration> MakeGroups(int32_t groups);
+
   // Makes what Round sends: `tensors` reports of each rank; by slots once coordd has given them.
   void Prepare(int32_t tensors);
   // Every rank reports; until the last has the plan of all tensors.
@@ -79,6 +84,8 @@ class SimulatedJob {
   void OnReplies(int32_t node, grpc::ByteBuffer& bytes);
   void Handle(Receivers to, const v1::CoordinatorMessage& message);
   void OnPlan(Receivers to, const v1::CollectivePlan& plan);
+  // What all ranks ask for in one turn of MakeGroups.
+  std::vector<std::pair<int32_t, v1::WorkerMessage>> GroupRequests(int32_t turn) const;
   void SetReady(const v1::WorkerMessage& message);
   void UseSlots();
   absl::Status Watch(absl::Duration time);
