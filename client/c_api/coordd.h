@@ -46,7 +46,7 @@
  * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
- * coordd_comm_..._async and coordd_comm_..._for (comm.h).
+ * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -65,7 +65,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 19
+#define COORDD_ABI_VERSION 20
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

@@ -62,6 +62,60 @@ def check_blocking_and_asynchronous_calls_meet():
         equal(tensor[-1], float(turn * size))
 
 
+def check_calls_of_the_library_and_of_python_keep_their_order():
+    rank, size = ranks()
+    for turn in range(10):
+        tensor = torch.ones(4, 6)
+        works = [dist.all_reduce(tensor, async_op=True),
+                 dist.all_reduce(tensor[:, ::2], async_op=True),  # has to be copied
+                 dist.all_reduce(tensor, op=dist.ReduceOp.MAX, async_op=True),
+                 dist.broadcast(tensor[:, 1::2], size - 1, async_op=True)]
+        if turn % 2:
+            works.append(dist.barrier(async_op=True))
+        for work in works if turn % 3 else works[::-1]:
+            work.wait()
+        equal(tensor[:, ::2], torch.full((4, 3), float(size * size)))
+        equal(tensor[:, 1::2], torch.full((4, 3), float(size)))
+
+
+def check_started_collectives_of_one_tensor():
+    rank, size = ranks()
+    own, everyone = torch.full((5,), float(rank)), torch.empty(5 * size)
+    scattered, root = torch.empty(5), torch.full((3,), float(rank))
+    works = [dist.all_gather_into_tensor(everyone, own, async_op=True),
+             dist.reduce_scatter_tensor(scattered, torch.ones(5 * size), async_op=True),
+             dist.broadcast(root, size - 1, async_op=True)]
+    for work in works:
+        work.wait()
+    equal(everyone, torch.arange(float(size)).repeat_interleave(5))
+    equal(scattered, torch.full((5,), float(size)))
+    equal(root, torch.full((3,), size - 1.0))
+
+
+def check_a_signal_interrupts_a_call_that_then_goes_on():
+    rank, size = ranks()
+    if size == 1:
+        return
+    import signal
+
+    def interrupt(_number, _frame):
+        raise KeyboardInterrupt
+
+    tensor = torch.ones(3)
+    if rank == 0:
+        for other in range(1, size):
+            dist.recv(torch.empty(1), other, tag=55)  # it has been interrupted
+        dist.all_reduce(tensor)
+    else:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        refused(KeyboardInterrupt, "", lambda: dist.all_reduce(tensor))
+        signal.signal(signal.SIGALRM, before)
+        dist.send(torch.empty(1), 0, tag=55)
+    dist.barrier()  # behind it
+    equal(tensor, torch.full((3,), float(size)))
+
+
 def check_ten_thousand_outstanding_works():
     rank, size = ranks()
     tensors = [torch.full((2,), float(number)) for number in range(10000)]

@@ -18,13 +18,14 @@ class Barriers(Calls):
     """Mixin of a group."""
 
     def barrier(self, opts=c10d.BarrierOptions()):
-        return self._submit("barrier", self._channel.barrier, [], opts)
+        started = self._start(None, [], opts, "barrier")
+        return started if started is not None else self._submit("barrier", self._channel.barrier, [], opts)
 
     def monitored_barrier(self, opts=None, wait_all_ranks=False, timeout=None):
         """Rank 0 waits for a word of each rank, and answers all of them; everyone else waits for the answer."""
         given = opts if isinstance(opts, timedelta) else timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = self._channel.timeout_s if given is None or given.total_seconds() < 0 else given.total_seconds()
-        self._lane.drain()
+        self._drain()
         self._names["monitored"] += 1
         key = f"torch.monitored/{self._names['monitored']}"
         if self._rank_ == 0:

@@ -8,7 +8,7 @@ import torch
 from coordd.torch.distributed._channel import Channel
 from coordd.torch.distributed._lane import Lane
 from coordd.torch.distributed._ops import DTYPES
-from coordd.torch.distributed._works import Done, Work
+from coordd.torch.distributed._works import Done, Started, Work
 
 profiling = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
@@ -44,6 +44,12 @@ def require_one(what: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return tensors[0]
 
 
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether the library may read and write its elements where they are."""
+    return (tensor.is_cpu and not tensor.is_sparse and tensor.is_contiguous() and tensor.numel() > 0 and not tensor.is_neg()
+            and not tensor.is_conj())
+
+
 class Calls:
     """Base of the mixins. _setup() is called once."""
 
@@ -70,10 +76,35 @@ class Calls:
         """Runs it in the group's order. `opts` None: now."""
         self._sequence += 1
         start = self._lane.at_once if opts is None or self._blocks(opts) else self._lane.later
+
+        def behind() -> None:
+            self._channel.comm.finish(self._channel.timeout_s)  # what is copied first may be what the library still writes
+            run()
+
         if not profiling():
-            return self._note(start(run, result))
+            return self._note(start(behind, result))
         with torch.autograd.profiler.record_function(f"coordd:{event}"):
-            return self._note(start(run, result))
+            return self._note(start(behind, result))
+
+    def _start(self, kept: Any, result: Any, opts: Any, name: str, *arguments: Any) -> Optional[Work]:
+        """Has the library run it in the group's order, by itself: a call of a comm, with coordd's arguments. None: its caller waits
+        for it, or something is before it that is executed here, or that is to be seen by the profiler."""
+        lane = self._lane
+        if self._blocks(opts) or profiling() or not lane.lock.acquire(False):
+            return None
+        try:
+            if not lane.idle():
+                return None
+            native = self._channel.comm.start(name, kept, *arguments)
+        finally:
+            lane.lock.release()
+        self._sequence += 1
+        return self._note(Started(native, result, self._channel.comm))
+
+    def _drain(self) -> None:
+        """Waits for all that was called before."""
+        self._lane.drain()
+        self._channel.comm.finish(self._channel.timeout_s)
 
     def _note(self, work: Work) -> Work:
         self._kept.append(work)

@@ -11,40 +11,19 @@ in the order of its members is put into torch's.
 import ctypes
 import os
 import threading
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from ctypes import c_int32, c_int64, c_size_t
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import torch
 
 from coordd import _library, _native, _store
 from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _job
+from coordd.torch.distributed._comm import Comm
 from coordd.torch.distributed._errors import as_backend_error, backend_error
 
 _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
 _NO_SET = ("ABORTED", "UNAVAILABLE", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED")  # what ends all members' attempts to be a set of a job
-
-_COMM_CALLS: Dict[str, List[Any]] = {
-    "allreduce": [c_void_p, c_void_p, c_int64, c_int32, c_int32],
-    "reducescatter": [c_void_p, c_void_p, c_int64, c_int32, c_int32],
-    "broadcast": [c_void_p, c_int64, c_int32, c_int32],
-    "allgather": [c_void_p, c_void_p, c_int64, c_int32],
-    "alltoall": [c_void_p, c_void_p, c_int64, c_int32],
-    "barrier": []}
-
-
-def _declared():
-    """Functions of comms, with their prototypes; the interpreter's lock is released in them."""
-    library = _library.library()
-    create = library.function("coordd_comm_create")
-    create.argtypes = [c_void_p, c_int32, c_char_p, c_double, POINTER(c_void_p)]
-    free = library.function("coordd_comm_free")
-    free.argtypes, free.restype = [c_void_p], None
-    calls = {}
-    for name, arguments in _COMM_CALLS.items():
-        calls[name] = library.function(f"coordd_comm_{name}")
-        calls[name].argtypes = [c_void_p, *arguments]
-    return create, free, calls
 
 
 class Inside(NamedTuple):
@@ -62,45 +41,44 @@ class Channel:
         """Collective: all members. Without `inside` they become a job of their own."""
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._pid, self._leaving = os.getpid(), threading.Lock()
-        self._comm = c_void_p()
-        self._create, self._free, self._calls = _declared()
         self._over = False
         try:
-            self.order = self._join_set(inside) if inside is not None else None  # by coordd's number of a member; None: the same
-            if self._comm.value is None:
-                self.order = self._join_job(store)
+            made = None if inside is None else self._join_set(inside)
+            self.comm = made if made is not None else self._join_job(store)
         except CoorddError as error:
             raise as_backend_error(error) from None
         self._coordd_ranks = None if self.order is None else [self.order.index(one) for one in range(size)]
-        self.allreduce: Callable[[int, int, int, int], None] = self._in_place_allreduce()
+        self.allreduce = self.comm.allreduce  # (kept, address, count, dtype, op)
         self.job.enter()
         _channels.append(self)
 
-    def _join_job(self, store) -> Optional[List[int]]:
-        """The members' ranks in torch, if they differ from those in the job."""
-        self.job, self.set, self._job_ranks = _job.Job(store, self.rank, self.size, self.timeout_s), 0, None
-        self._make_comm()
-        order = self._torch_ranks()
-        if order is not None:
-            self._job_ranks = [order.index(one) for one in range(self.size)]
-        return order
+    # By coordd's number of a member its rank in torch; None: they are the same.
+    order: Optional[List[int]] = None
 
-    def _join_set(self, inside: Inside) -> Optional[List[int]]:
-        """Likewise. There is no comm if the job has ended, or has no room for another set: then the members need one of their own."""
+    def _join_job(self, store) -> Comm:
+        self.job, self.set, self._job_ranks = _job.Job(store, self.rank, self.size, self.timeout_s), 0, None
+        comm = Comm(self.job.worker, self.set, self.timeout_s)
+        own, everyone = c_int64(self.rank), (c_int64 * self.size)()
+        comm.run("allgather", (own, everyone), ctypes.addressof(own), ctypes.addressof(everyone), 8, _BYTES)
+        order = list(everyone)
+        if order != list(range(self.size)):
+            self.order = order
+            self._job_ranks = [order.index(one) for one in range(self.size)]
+        return comm
+
+    def _join_set(self, inside: Inside) -> Optional[Comm]:
+        """None: the job has ended, or has no room for another set: then the members need one of their own."""
         self.job, self._job_ranks = inside.job, inside.ranks
         try:
             self.set = inside.job.add_set(inside.label, inside.ranks, self.timeout_s)
-            self._make_comm()
+            comm = Comm(self.job.worker, self.set, self.timeout_s)
         except CoorddError as error:
             if error.code not in _NO_SET:
                 raise
+            return None
         by_rank = sorted(range(self.size), key=lambda one: inside.ranks[one])
-        return None if by_rank == list(range(self.size)) else by_rank
-
-    def _make_comm(self) -> None:
-        status = self._create(self.job.worker.pointer, self.set, b"torch", self.timeout_s, byref(self._comm))
-        if status != 0:
-            raise _native.call_error(status)
+        self.order = None if by_rank == list(range(self.size)) else by_rank
+        return comm
 
     @property
     def worker(self) -> _native.Worker:
@@ -114,12 +92,6 @@ class Channel:
         if status != 0:
             raise backend_error(status, self.timeout_s)
 
-    def _torch_ranks(self) -> Optional[List[int]]:
-        own, everyone = c_int64(self.rank), (c_int64 * self.size)()
-        self._check(self._calls["allgather"](self._comm, ctypes.addressof(own), ctypes.addressof(everyone), 8, _BYTES))
-        order = list(everyone)
-        return None if order == list(range(self.size)) else order
-
     def coordd_rank(self, rank: int) -> int:
         """Among the members of the comm."""
         return rank if self._coordd_ranks is None else self._coordd_ranks[rank]
@@ -129,33 +101,30 @@ class Channel:
 
     # --- collectives, in the order of the group
 
-    def _in_place_allreduce(self):
-        call, comm, timeout_s = self._calls["allreduce"], self._comm, self.timeout_s
-
-        def allreduce(address: int, count: int, dtype: int, op: int) -> None:
-            status = call(comm, address, address, count, dtype, op)
-            if status != 0:
-                raise backend_error(status, timeout_s)
-
-        return allreduce
-
     def reducescatter(self, output: torch.Tensor, input_: torch.Tensor, dtype: int, op: int, count: int) -> None:
         """`count` elements of `dtype` for each member. Both are dense."""
         if self.order is not None:
             input_ = input_.reshape(self.size, -1)[self.order].contiguous()
-        self._check(self._calls["reducescatter"](self._comm, input_.data_ptr(), output.data_ptr(), count, dtype, op))
+        self.comm.run("reducescatter", (output, input_), input_.data_ptr(), output.data_ptr(), count, dtype, op)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        self._check(self._calls["broadcast"](self._comm, tensor.data_ptr(), tensor.numel() * tensor.element_size(), _BYTES,
-                                             self.coordd_rank(root)))
+        self.comm.run("broadcast", tensor, *self.broadcast_of(tensor, root))
+
+    def broadcast_of(self, tensor: torch.Tensor, root: int):
+        """Arguments of coordd's."""
+        return tensor.data_ptr(), tensor.numel() * tensor.element_size(), _BYTES, self.coordd_rank(root)
 
     def allgather(self, output: torch.Tensor, input_: torch.Tensor) -> None:
         """Both are dense; output: a block for each member."""
         into = output if self.order is None else torch.empty_like(output)
-        self._check(self._calls["allgather"](self._comm, input_.data_ptr(), into.data_ptr(),
-                                             input_.numel() * input_.element_size(), _BYTES))
+        self.comm.run("allgather", (into, input_), *self.allgather_of(into, input_))
         if self._coordd_ranks is not None:
             output.copy_(into.reshape(self.size, -1)[self._coordd_ranks].view(output.shape))
+
+    @staticmethod
+    def allgather_of(output: torch.Tensor, input_: torch.Tensor):
+        """Likewise."""
+        return input_.data_ptr(), output.data_ptr(), input_.numel() * input_.element_size(), _BYTES
 
     def alltoall(self, output: torch.Tensor, input_: torch.Tensor) -> None:
         """A block of each for each member; both are dense."""
@@ -164,12 +133,12 @@ class Channel:
             out_of = input_.reshape(self.size, -1)[self.order].contiguous()
             into = torch.empty_like(output)
         block = input_.numel() * input_.element_size() // self.size
-        self._check(self._calls["alltoall"](self._comm, out_of.data_ptr(), into.data_ptr(), block, _BYTES))
+        self.comm.run("alltoall", (into, out_of), out_of.data_ptr(), into.data_ptr(), block, _BYTES)
         if self._coordd_ranks is not None:
             output.copy_(into.reshape(self.size, -1)[self._coordd_ranks].view(output.shape))
 
     def barrier(self) -> None:
-        self._check(self._calls["barrier"](self._comm))
+        self.comm.run("barrier", None)
 
     # --- by name
 
@@ -234,16 +203,17 @@ class Channel:
     # --- the end
 
     def leave(self, others_first: bool = True, unused: bool = True) -> None:
-        """Not a collective, and does not wait. What others have called with this rank and it has not fails at their timeout, or as soon
-        as this rank has left the job: with the last of its groups (Job.leave). `unused`: no thread is in a call of the comm."""
+        """Not a collective. With `others_first` it waits for what was started here. What others have called with this rank and it has
+        not fails at their timeout, or as soon as this rank has left the job: with the last of its groups (Job.leave). `unused`: no
+        thread is in a call of the comm."""
         with self._leaving:
             if self._over or self._pid != os.getpid():
                 return
             self._over = True
-        comm = c_void_p(self._comm.value)
-        self._comm.value = None  # for whoever calls it all the same
-        if unused:
-            self._free(comm)
+        if unused and self.comm.finish(_job.GOODBYE_S if others_first else 0):
+            self.comm.free()
+        else:
+            self.comm.abandon()
         if self in _channels:
             _channels.remove(self)
         self.job.leave(others_first)

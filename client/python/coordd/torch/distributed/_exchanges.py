@@ -5,7 +5,7 @@ from typing import List, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, plain, require_host, require_one, write_back
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -22,6 +22,10 @@ class Exchanges(Calls):
         root = opts.rootRank
         require_host("broadcast", tensors)
         self._require_rank("broadcast", "root", root)
+        if len(tensors) == 1 and plain(tensors[0]):
+            started = self._start(tensors[0], tensors, opts, "broadcast", *self._channel.broadcast_of(tensors[0], root))
+            if started is not None:
+                return started
 
         def run():
             for tensor in tensors:
@@ -95,6 +99,11 @@ class Exchanges(Calls):
         require_host("all_gather", outputs, inputs)
         for output, input_ in zip(outputs, inputs):
             self._require_blocks("all_gather", output, input_)
+        if len(outputs) == 1 and self._channel.order is None and plain(outputs[0]) and plain(inputs[0]):
+            started = self._start((outputs[0], inputs[0]), outputs, opts, "allgather",
+                                  *self._channel.allgather_of(outputs[0], inputs[0]))
+            if started is not None:
+                return started
 
         def run():
             for output, input_ in zip(outputs, inputs):

@@ -62,7 +62,7 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
     def shutdown(self):
         """Leaves once the others do."""
         if self in _alive:
-            self._lane.drain()
+            self._drain()
         self._end(others_first=True)
 
     def abort(self):

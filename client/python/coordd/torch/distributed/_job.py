@@ -11,9 +11,9 @@ from typing import Dict, List, Optional, Sequence
 from coordd import _library, _native
 from coordd.torch.distributed import _bootstrap
 
-_GOODBYE_S = 60.0  # for others that are still in the last collective
+GOODBYE_S = 60.0  # for others that are still in the last collective
 _SHUTDOWN_S = 10.0
-END_S = _GOODBYE_S + _SHUTDOWN_S
+END_S = GOODBYE_S + _SHUTDOWN_S
 
 
 class Job:
@@ -67,7 +67,7 @@ class Job:
 
     def _goodbye(self) -> Optional[_native.Work]:
         pointer = c_void_p()
-        options = _native.call_options(0, 1.0, 1.0, _GOODBYE_S)
+        options = _native.call_options(0, 1.0, 1.0, GOODBYE_S)
         status = _library.library().function("coordd_barrier_async")(self.worker.pointer, c_char_p(b"torch.goodbye"), options,
                                                                      byref(pointer))
         return None if status != 0 else _native.Work((pointer.value or 0,), "torch.goodbye")

@@ -1,7 +1,7 @@
-"""The order of a group: its collectives run one after the other, as they were called.
+"""The part of a group's order that is executed here: collectives that are more than one call of the library (a copy before or behind it,
+several calls). What is one call the library executes by itself (Comm.start), as long as nothing is queued here.
 
-Whoever waits for a call executes what is before it and the call itself; a thread executes what nobody waits for yet. Once the
-library has works of its own for this, they take the place of this file.
+Whoever waits for a call executes what is before it and the call itself; a thread executes what nobody waits for yet.
 """
 
 import collections

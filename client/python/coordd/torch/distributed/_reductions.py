@@ -5,7 +5,7 @@ from typing import Any, List
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, profiling, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, plain, profiling, require_host, require_one, write_back
 from coordd.torch.distributed._ops import Reduction, check_reducible, flat_real, reduction_of
 
 _SMALL_BYTES = 64 * 1024  # what is copied into one buffer rather than reduced in several calls
@@ -27,7 +27,7 @@ class Reductions(Calls):
         if reduction.factor is not None:
             tensor.mul_(reduction.factor)
         address, count, dtype = flat_real(tensor)
-        self._channel.allreduce(address, count, dtype, reduction.native)
+        self._channel.allreduce(tensor, address, count, dtype, reduction.native)
 
     def _reduce_one(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         if tensor.is_sparse:  # its indices are not those of what detach() gives
@@ -78,10 +78,14 @@ class Reductions(Calls):
         reduction = reduction_of(opts.reduceOp)
         if len(tensors) == 1:
             tensor = tensors[0]
-            if (self._blocks(opts) and tensor.is_cpu and tensor.dtype in self._fast_dtypes and reduction.native is not None
-                    and reduction.factor is None and not tensor.is_sparse and tensor.is_contiguous() and tensor.numel()
-                    and not tensor.is_neg() and not profiling()):
-                return self._allreduce_now(tensor, reduction)
+            dtype = self._fast_dtypes.get(tensor.dtype)
+            if dtype is not None and reduction.native is not None and reduction.factor is None and plain(tensor):
+                if self._blocks(opts) and not profiling():
+                    return self._allreduce_now(tensor, reduction)
+                address = tensor.data_ptr()
+                started = self._start(tensor, tensors, opts, "allreduce", address, address, tensor.numel(), dtype, reduction.native)
+                if started is not None:
+                    return started
         require_host("all_reduce", tensors)
         for tensor in tensors:
             check_reducible(tensor, reduction)
@@ -95,7 +99,8 @@ class Reductions(Calls):
         try:
             if lane.idle():
                 self._sequence += 1
-                self._channel.allreduce(tensor.data_ptr(), tensor.numel(), self._fast_dtypes[tensor.dtype], reduction.native or 0)
+                self._channel.allreduce(tensor, tensor.data_ptr(), tensor.numel(), self._fast_dtypes[tensor.dtype],
+                                        reduction.native or 0)
                 return self._done
         finally:
             lane.lock.release()
@@ -145,6 +150,13 @@ class Reductions(Calls):
         for output, input_ in zip(outputs, inputs):
             check_reducible(input_, reduction)
             self._require_blocks("reduce_scatter", input_, output)
+        if len(outputs) == 1 and reduction.native is not None and reduction.factor is None and self._channel.order is None \
+                and plain(outputs[0]) and plain(inputs[0]):
+            _, count, dtype = flat_real(outputs[0].detach())
+            started = self._start((outputs[0], inputs[0]), outputs, opts, "reducescatter", inputs[0].data_ptr(), outputs[0].data_ptr(),
+                                  count, dtype, reduction.native)
+            if started is not None:
+                return started
 
         def run():
             for output, input_ in zip(outputs, inputs):

@@ -16,8 +16,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from coordd import _library, _native
+from coordd.exceptions import CoorddError
 from coordd.torch._futures import Promise
-from coordd.torch.distributed._errors import as_backend_error
+from coordd.torch.distributed._comm import Comm, await_status
+from coordd.torch.distributed._errors import as_backend_error, backend_error
 
 _asking = threading.local()
 _NOTHING: "Future[Any]" = Future()
@@ -160,47 +162,44 @@ class Several(Work):
 _Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)  # coordd_done_t
 
 
-class Named(Work):
-    """A named operation of the library, which progresses by itself: a send or a receive."""
+class Native(Work):
+    """A work of the library, which progresses by itself."""
 
-    def __init__(self, native: _native.Work, result: Any, source: int = -1, behind: Optional[Callable[[], Any]] = None):
+    def __init__(self, native: _native.Work, result: Any):
         super().__init__(result)
-        self.source = source
-        self._native, self._behind = native, behind
-        self._ends = threading.Lock()
+        self._native = native
+        self._ends = threading.RLock()  # whoever waits may execute it, and so run its callback
         self._callback: Any = None  # which the library may call
+
+    def _await(self) -> None:
+        """Until it has ended. DistBackendError: it has failed."""
+        raise NotImplementedError
 
     def wait(self, timeout=timedelta(0)):
         if timeout and not self._complete and not self._native.done():
             self.get_future()
             self._wait_for_event(timeout)
         if not self._complete:
-            with self._ends:
-                self._end()
+            self._end()
         return self._checked()
 
-    def result_to(self, result: Any, behind: Callable[[], Any]) -> None:
-        """For a receive that was begun before it was known where to."""
-        with self._ends:
-            self._result, self._behind = result, behind
-
     def _end(self) -> None:
-        if self._complete:
-            return
-        try:
-            self._native.wait()
-            if self._behind is not None:
-                with torch.no_grad():
-                    self._behind()
-        except Exception as error:
-            self.finish(as_backend_error(error))
-        else:
-            self.finish()
+        with self._ends:
+            if self._complete:
+                return
+            failure = None
+            try:
+                self._await()
+            except dist.DistBackendError as error:  # type: ignore[attr-defined]
+                failure = error
+            except Exception as error:
+                failure = as_backend_error(error)
+            if not self._complete:  # by the callback
+                self.finish(failure)
 
     def is_completed(self):
         if not self._complete and self._native.done():
-            with self._ends:
-                self._end()
+            self._end()
         return self._complete
 
     def get_future(self):
@@ -216,6 +215,43 @@ class Named(Work):
             self._callback = _Completed(done)
             _library.library().function("coordd_work_on_complete")(ctypes.c_void_p(self._native.pointers[0]), self._callback, None)
         return future
+
+
+class Started(Native):
+    """A call of a comm."""
+
+    def __init__(self, native: _native.Work, result: Any, comm: Comm):
+        super().__init__(native, result)
+        self._comm = comm
+
+    def _await(self) -> None:
+        status = await_status(self._native)
+        self._comm.let_go()
+        if status != 0:
+            raise backend_error(status, self._comm.timeout_s)
+
+
+class Named(Native):
+    """A named operation of the library: a send or a receive."""
+
+    def __init__(self, native: _native.Work, result: Any, source: int = -1, behind: Optional[Callable[[], Any]] = None):
+        super().__init__(native, result)
+        self.source = source
+        self._behind = behind
+
+    def _await(self) -> None:
+        try:
+            self._native.wait()
+        except CoorddError as error:
+            raise as_backend_error(error) from None
+        if self._behind is not None:
+            with torch.no_grad():
+                self._behind()
+
+    def result_to(self, result: Any, behind: Callable[[], Any]) -> None:
+        """For a receive that was begun before it was known where to."""
+        with self._ends:
+            self._result, self._behind = result, behind
 
 
 # --- torch's holder of a work ----------------------------------------------------------------------------------------
