@@ -66,7 +66,8 @@ void AddFlags(CLI::App& app, RelayFlags& flags) {
   app.add_option("--listen", flags.listen, "Where workers find it: unix:/PATH")->required();
   app.add_option("--tls-ca", flags.tls.ca, "Certificate authority of coordd")
       ->envname("COORDD_TLS_CA");
-  app.add_option("--tls-cert", flags.tls.cert, "Certificate, as a worker's")
+  app.add_option("--tls-cert", flags.tls.cert,
+                 "Certificate: a node's (coordctl certs --role node), or a worker's")
       ->envname("COORDD_TLS_CERT");
   app.add_option("--tls-key", flags.tls.key, "Its private key")->envname("COORDD_TLS_KEY");
   app.add_option("--ready-fd", flags.ready_fd, "Writes a line to it once it listens")

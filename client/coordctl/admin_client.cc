@@ -61,8 +61,10 @@ absl::StatusOr<Reply> AskOnce(const Target& target, absl::Duration timeout, cons
       v1::Admin::NewStub(grpc::CreateCustomChannel(target.address, credentials, arguments));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+  Request asked = request;
+  asked.set_token(target.token);
   Reply reply;
-  COORDD_RETURN_IF_ERROR(FromCoordd((stub.get()->*method)(&context, request, &reply)));
+  COORDD_RETURN_IF_ERROR(FromCoordd((stub.get()->*method)(&context, asked, &reply)));
   return reply;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "client/coordctl/admin_client.h"
 #include "client/coordctl/ask_for_jobs.h"
+#include "client/coordctl/certs_command.h"
 #include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
 #include "client/coordctl/own_user.h"
@@ -27,10 +28,10 @@
 #include "common/base/environment.h"
 #include "common/base/standard_streams.h"
 #include "common/base/status_macros.h"
+#include "common/base/token_file.h"
 #include "common/base/usage_failure.h"
 #include "common/base/utf8.h"
 #include "common/base/version.h"
-#include "common/grpc/certs.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/own_certificate.h"
 #include "common/launch/auto_coordinator.h"
@@ -65,9 +66,7 @@ struct Arguments {
   TargetRequest target;
   bool json = false;
   std::string job;
-  std::string directory;
-  std::vector<std::string> names;
-  int days = 365;
+  std::string token_file;
   int limit = 0;
   bool follow = false;
   int steps = 0;
@@ -120,6 +119,15 @@ absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment&
   if (!target.ok()) return target;
   COORDD_RETURN_IF_ERROR(CheckOwnCertificate(target->tls, TlsSide::kClient));
   target->tries_for = kTriesFor;
+  const std::string token_file = arguments.token_file.empty()
+                                     ? Variable(environment, "COORDD_TOKEN_FILE")
+                                     : arguments.token_file;
+  if (!token_file.empty()) {
+    const absl::StatusOr<std::string> token = ReadTokenFile("--token-file", token_file);
+    // An operator needs none, whatever a variable names.
+    if (!token.ok() && !arguments.token_file.empty()) return token.status();
+    target->token = token.value_or("");
+  }
   return target;
 }
 
@@ -276,33 +284,6 @@ int CheckBuild(const Arguments& arguments, const Environment& environment) {
   return kOk;
 }
 
-int MakeCerts(const Arguments& arguments) {
-  CertOptions options;
-  options.server_names = arguments.names;
-  options.lifetime = absl::Hours(24 * arguments.days);
-  if (const absl::Status made = MakeCertificates(arguments.directory, options); !made.ok()) {
-    return Report(made, kFailed);
-  }
-  const TlsFiles server = ServerTlsFiles(arguments.directory);
-  const TlsFiles worker = WorkerTlsFiles(arguments.directory);
-  if (arguments.json) {
-    const auto side = [](const TlsFiles& files) {
-      return absl::StrCat("{\"cert\":\"", files.cert, "\",\"key\":\"", files.key, "\",\"ca\":\"",
-                          files.ca, "\"}");
-    };
-    Print(absl::StrCat("{\"server\":", side(server), ",\"worker\":", side(worker), "}"));
-    return kOk;
-  }
-  Print(absl::StrCat("coordd: --tls-cert ", server.cert, " --tls-key ", server.key, " --tls-ca ",
-                     server.ca));
-  Print(absl::StrCat("workers: COORDD_TLS_CERT=", worker.cert, " COORDD_TLS_KEY=", worker.key,
-                     " COORDD_TLS_CA=", worker.ca));
-  Print(absl::StrCat("Keep ", arguments.directory,
-                     "/ca.key where nobody else can read it, or delete it: "
-                     "only more certificates need it."));
-  return kOk;
-}
-
 // Each list by itself, so that an error's column is that of one argument.
 int Expand(const Arguments& arguments) {
   std::vector<std::string> hosts;
@@ -349,6 +330,8 @@ void AddTargetOptions(CLI::App* command, Arguments* arguments) {
   command->add_option("--tls-ca", arguments->target.tls.ca, "PEM file [COORDD_TLS_CA]");
   command->add_option("--tls-cert", arguments->target.tls.cert, "PEM file [COORDD_TLS_CERT]");
   command->add_option("--tls-key", arguments->target.tls.key, "PEM file [COORDD_TLS_KEY]");
+  command->add_option("--token-file", arguments->token_file,
+                      "of the job, for whoever is no operator [COORDD_TOKEN_FILE]");
 }
 
 void AddTraceCommand(CLI::App& app, Arguments* arguments) {
@@ -423,6 +406,33 @@ void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
                                   absl::StrJoin(LauncherNames(), ", ")));
 }
 
+CLI::App* AddCertsCommand(CLI::App& app, CertsArguments* arguments) {
+  CLI::App* certs = app.add_subcommand(
+      "certs",
+      "Make a small certificate authority with certificates for coordd, for workers and for "
+      "operators; or, with --role, one more certificate of the authority in DIR");
+  certs->add_option("DIR", arguments->directory, "where to; nothing is overwritten")->required();
+  certs->add_option("--role", arguments->role,
+                    "what coordd lets its bearer do: operator (everything), launcher (its own "
+                    "jobs), worker (be one of a job), node (a relay), viewer (look)");
+  certs->add_option("--name", arguments->names,
+                    "a host name or address of coordd, besides localhost (may be repeated); with "
+                    "--role, whose it is: a person, of a worker its job, of a node its host "
+                    "[the user; any job, any host]");
+  certs->add_option("--days", arguments->days, "how long they are valid")
+      ->check(CLI::Range(1, 36500))
+      ->capture_default_str();
+  return certs;
+}
+
+int Certs(const CertsArguments& certs, bool as_json, const Environment& environment) {
+  const absl::StatusOr<std::string> made = MakeCerts(certs, as_json, WithUser(environment));
+  if (!made.ok())
+    return Report(made.status(), absl::IsInvalidArgument(made.status()) ? kUsage : kFailed);
+  Print(*made);
+  return kOk;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Shows what a coordd knows, who a worker would be, what this build contains; makes workers "
@@ -441,14 +451,8 @@ int Main(int argc, char** argv) {
   CLI::App* jobs = app.add_subcommand("jobs", "One line for each job");
   CLI::App* check_build =
       app.add_subcommand("check-build", "What this build was made with, and what is there now");
-  CLI::App* certs = app.add_subcommand(
-      "certs", "Make a small certificate authority with certificates for coordd and for workers");
-  certs->add_option("DIR", arguments.directory, "where to; nothing is overwritten")->required();
-  certs->add_option("--name", arguments.names,
-                    "a host name or address of coordd, besides localhost (may be repeated)");
-  certs->add_option("--days", arguments.days, "how long they are valid")
-      ->check(CLI::Range(1, 36500))
-      ->capture_default_str();
+  CertsArguments certs_arguments;
+  CLI::App* certs = AddCertsCommand(app, &certs_arguments);
   for (CLI::App* command : {status, jobs}) AddTargetOptions(command, &arguments);
   AddEventsCommand(app, &arguments);
   AddTraceCommand(app, &arguments);
@@ -475,7 +479,7 @@ int Main(int argc, char** argv) {
                    environment);
   }
   if (check_build->parsed()) return CheckBuild(arguments, environment);
-  if (certs->parsed()) return MakeCerts(arguments);
+  if (certs->parsed()) return Certs(certs_arguments, arguments.json, environment);
   return app.got_subcommand("expand") ? Expand(arguments) : Whoami(arguments, environment);
 }
 

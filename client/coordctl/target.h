@@ -19,6 +19,8 @@ struct Target {
   TlsFiles tls;
   // A call is tried again for so long where coordd closes connections; at least for its timeout.
   absl::Duration tries_for = absl::ZeroDuration();
+  // Of the job that is asked for; empty: none is brought.
+  std::string token = {};
 };
 
 struct TargetRequest {

@@ -15,18 +15,21 @@ namespace coordd {
 class LogLimit {
  public:
   static constexpr int kBurst = 20;
-  static constexpr absl::Duration kInterval = absl::Seconds(1);  // a line more each
+  static constexpr absl::Duration kInterval = absl::Seconds(1);
+
+  // Behind the burst, a line more each `interval`.
+  explicit LogLimit(absl::Duration interval = kInterval) : interval_(interval) {}
 
   // Whether to write a line now. What it holds is to be put behind the line: empty, or how many
   // were left out since the last one.
   std::optional<std::string> Pass(absl::Time now) {
-    const absl::Time earliest = now - kBurst * kInterval;
+    const absl::Time earliest = now - kBurst * interval_;
     if (used_up_to_ < earliest) used_up_to_ = earliest;
-    if (used_up_to_ + kInterval > now) {
+    if (used_up_to_ + interval_ > now) {
       ++left_out_;
       return std::nullopt;
     }
-    used_up_to_ += kInterval;
+    used_up_to_ += interval_;
     std::string more;
     if (left_out_ > 0) more = absl::StrCat(" (", left_out_, " more of this kind were not written)");
     left_out_ = 0;
@@ -36,6 +39,7 @@ class LogLimit {
   int64_t left_out() const { return left_out_; }
 
  private:
+  absl::Duration interval_;
   absl::Time used_up_to_ = absl::InfinitePast();  // the lines of the time before it are spent
   int64_t left_out_ = 0;
 };

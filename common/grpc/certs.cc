@@ -25,13 +25,11 @@
 namespace coordd {
 namespace {
 
-constexpr absl::string_view kFiles[] = {"ca.crt",     "ca.key",     "server.crt",
-                                        "server.key", "worker.crt", "worker.key"};
 // Clocks of a cluster differ: a certificate is valid from a little before it was made.
 constexpr long kBackdateSeconds = 600;
 constexpr int kSerialBits = 128;
 
-struct Identity {
+struct Signed {
   TlsOwned<EVP_PKEY> key;
   TlsOwned<X509> certificate;
 };
@@ -70,9 +68,9 @@ absl::Status SetSerial(X509* certificate) {
 }
 
 // `issuer` nullptr: signed by itself.
-absl::StatusOr<Identity> MakeIdentity(const std::string& name, const Extensions& extensions,
-                                      absl::Duration lifetime, const Identity* issuer) {
-  Identity made{TlsOwned<EVP_PKEY>(EVP_EC_gen("P-256")), TlsOwned<X509>(X509_new())};
+absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extensions,
+                            absl::Duration lifetime, const Signed* issuer) {
+  Signed made{TlsOwned<EVP_PKEY>(EVP_EC_gen("P-256")), TlsOwned<X509>(X509_new())};
   if (made.key == nullptr || made.certificate == nullptr) return TlsLibraryError("make a key");
   X509* certificate = made.certificate.get();
   X509* issuer_certificate = issuer == nullptr ? certificate : issuer->certificate.get();
@@ -138,7 +136,7 @@ absl::Status WriteNewFile(const std::string& path, mode_t mode, BIO* contents) {
   return absl::OkStatus();
 }
 
-absl::Status WriteIdentity(const std::string& stem, const Identity& identity) {
+absl::Status WritePair(const std::string& stem, const Signed& identity) {
   const TlsOwned<BIO> key(BIO_new(BIO_s_mem()));
   const TlsOwned<BIO> certificate(BIO_new(BIO_s_mem()));
   if (PEM_write_bio_PrivateKey(key.get(), identity.key.get(), nullptr, nullptr, 0, nullptr,
@@ -150,49 +148,101 @@ absl::Status WriteIdentity(const std::string& stem, const Identity& identity) {
   return WriteNewFile(stem + ".crt", 0644, certificate.get());
 }
 
+absl::StatusOr<Signed> SignClient(const Identity& client, absl::Duration lifetime,
+                                  const Signed& ca) {
+  COORDD_RETURN_IF_ERROR(MakeIdentity(client.role, client.name).status());
+  const std::string name = client.name == kAnyName
+                               ? absl::StrCat("coordd ", Name(client.role))
+                               : absl::StrCat("coordd ", Name(client.role), " ", client.name);
+  // X.520 has common names of 64 characters.
+  return Sign(
+      name.substr(0, 64),
+      {.basic_constraints = "critical,CA:FALSE",
+       .key_usage = "critical,digitalSignature",
+       .extended_key_usage = "clientAuth",
+       .alternative_names = absl::StrCat("DNS:", Name(client.role), ".coordd,URI:", ToUri(client))},
+      lifetime, &ca);
+}
+
+absl::Status CheckLifetime(absl::Duration lifetime) {
+  if (lifetime >= absl::Seconds(1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "certificate lifetime is ", absl::FormatDuration(lifetime), "; expected over 1s"));
+}
+
+absl::Status NothingThere(const std::string& directory, const std::vector<std::string>& stems) {
+  for (const std::string& stem : stems) {
+    for (const char* ending : {".crt", ".key"}) {
+      const std::string path = absl::StrCat(directory, "/", stem, ending);
+      if (access(path.c_str(), F_OK) != 0) continue;
+      return absl::AlreadyExistsError(absl::StrCat(
+          path, " exists already; nothing was written (give another directory, or remove it)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Signed> LoadAuthority(const std::string& directory) {
+  const TlsFiles files = {directory + "/ca.crt", directory + "/ca.key", directory + "/ca.crt"};
+  if (access(files.key.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no ", files.key,
+                     ", which signs more certificates: expected the "
+                     "directory of a `coordctl certs`, from which ca.key was not removed"));
+  }
+  COORDD_RETURN_IF_ERROR(files.Validate());
+  const TlsOwned<BIO> certificate(BIO_new_file(files.cert.c_str(), "r"));
+  const TlsOwned<BIO> key(BIO_new_file(files.key.c_str(), "r"));
+  if (certificate == nullptr || key == nullptr) return TlsLibraryError("read the authority");
+  Signed ca{TlsOwned<EVP_PKEY>(PEM_read_bio_PrivateKey(key.get(), nullptr, nullptr, nullptr)),
+            TlsOwned<X509>(PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr))};
+  if (ca.key == nullptr || ca.certificate == nullptr) return TlsLibraryError("read the authority");
+  return ca;
+}
+
 }  // namespace
 
 absl::Status MakeCertificates(const std::string& directory, const CertOptions& options) {
-  if (options.lifetime < absl::Seconds(1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "certificate lifetime is ", absl::FormatDuration(options.lifetime), "; expected over 1s"));
-  }
+  COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
   COORDD_ASSIGN_OR_RETURN(const std::string server_names, AlternativeNames(options.server_names));
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
         absl::StrCat("directory ", directory, " cannot be made: ", std::strerror(errno)));
   }
-  for (absl::string_view file : kFiles) {
-    const std::string path = absl::StrCat(directory, "/", file);
-    if (access(path.c_str(), F_OK) == 0) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          path, " exists already; nothing was written (give another directory, or remove it)"));
-    }
+  std::vector<std::string> stems = {"ca", "server"};
+  for (const Identity& client : options.clients) stems.emplace_back(Name(client.role));
+  COORDD_RETURN_IF_ERROR(NothingThere(directory, stems));
+  COORDD_ASSIGN_OR_RETURN(const Signed ca, Sign("coordd authority",
+                                                {.basic_constraints = "critical,CA:TRUE,pathlen:0",
+                                                 .key_usage = "critical,keyCertSign,cRLSign",
+                                                 .extended_key_usage = "",
+                                                 .alternative_names = ""},
+                                                options.lifetime, nullptr));
+  COORDD_ASSIGN_OR_RETURN(const Signed server, Sign("coordd",
+                                                    {.basic_constraints = "critical,CA:FALSE",
+                                                     .key_usage = "critical,digitalSignature",
+                                                     .extended_key_usage = "serverAuth",
+                                                     .alternative_names = server_names},
+                                                    options.lifetime, &ca));
+  std::vector<Signed> clients;
+  for (const Identity& client : options.clients) {
+    COORDD_ASSIGN_OR_RETURN(Signed made, SignClient(client, options.lifetime, ca));
+    clients.push_back(std::move(made));
   }
-  COORDD_ASSIGN_OR_RETURN(const Identity ca,
-                          MakeIdentity("coordd authority",
-                                       {.basic_constraints = "critical,CA:TRUE,pathlen:0",
-                                        .key_usage = "critical,keyCertSign,cRLSign",
-                                        .extended_key_usage = "",
-                                        .alternative_names = ""},
-                                       options.lifetime, nullptr));
-  COORDD_ASSIGN_OR_RETURN(const Identity server,
-                          MakeIdentity("coordd",
-                                       {.basic_constraints = "critical,CA:FALSE",
-                                        .key_usage = "critical,digitalSignature",
-                                        .extended_key_usage = "serverAuth",
-                                        .alternative_names = server_names},
-                                       options.lifetime, &ca));
-  COORDD_ASSIGN_OR_RETURN(const Identity worker,
-                          MakeIdentity("coordd worker",
-                                       {.basic_constraints = "critical,CA:FALSE",
-                                        .key_usage = "critical,digitalSignature",
-                                        .extended_key_usage = "clientAuth",
-                                        .alternative_names = "DNS:worker.coordd"},
-                                       options.lifetime, &ca));
-  COORDD_RETURN_IF_ERROR(WriteIdentity(directory + "/ca", ca));
-  COORDD_RETURN_IF_ERROR(WriteIdentity(directory + "/server", server));
-  return WriteIdentity(directory + "/worker", worker);
+  COORDD_RETURN_IF_ERROR(WritePair(directory + "/ca", ca));
+  COORDD_RETURN_IF_ERROR(WritePair(directory + "/server", server));
+  for (size_t i = 0; i < clients.size(); ++i)
+    COORDD_RETURN_IF_ERROR(WritePair(absl::StrCat(directory, "/", stems[i + 2]), clients[i]));
+  return absl::OkStatus();
+}
+
+absl::Status AddCertificate(const std::string& directory, const std::string& stem,
+                            const Identity& client, absl::Duration lifetime) {
+  COORDD_RETURN_IF_ERROR(CheckLifetime(lifetime));
+  COORDD_RETURN_IF_ERROR(NothingThere(directory, {stem}));
+  COORDD_ASSIGN_OR_RETURN(const Signed ca, LoadAuthority(directory));
+  COORDD_ASSIGN_OR_RETURN(const Signed made, SignClient(client, lifetime, ca));
+  return WritePair(absl::StrCat(directory, "/", stem), made);
 }
 
 TlsFiles ServerTlsFiles(const std::string& directory) {
@@ -200,7 +250,20 @@ TlsFiles ServerTlsFiles(const std::string& directory) {
 }
 
 TlsFiles WorkerTlsFiles(const std::string& directory) {
-  return {directory + "/worker.crt", directory + "/worker.key", directory + "/ca.crt"};
+  return RoleTlsFiles(directory, Role::kWorker);
+}
+
+TlsFiles RoleTlsFiles(const std::string& directory, Role role) {
+  const std::string stem = absl::StrCat(directory, "/", Name(role));
+  return {stem + ".crt", stem + ".key", directory + "/ca.crt"};
+}
+
+TlsFiles OperatorTlsFiles(const std::string& directory) {
+  for (const Role role : {Role::kOperator, Role::kWorker}) {
+    TlsFiles files = RoleTlsFiles(directory, role);
+    if (files.Validate().ok()) return files;
+  }
+  return {};
 }
 
 }  // namespace coordd

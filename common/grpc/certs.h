@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/identity.h"
 #include "common/grpc/tls.h"
 
 namespace coordd {
@@ -14,14 +15,27 @@ struct CertOptions {
   std::vector<std::string>
       server_names;  // DNS names and IP addresses of coordd, besides localhost, 127.0.0.1 and ::1
   absl::Duration lifetime = absl::Hours(24 * 365);
+  // Of those who speak to coordd; each goes into files that are called after its role.
+  std::vector<Identity> clients = {{Role::kWorker, kAnyName}, {Role::kOperator, "owner"}};
 };
 
-// Writes ca.crt, ca.key, server.crt, server.key, worker.crt, worker.key into `directory` (created
-// with mode 0700; keys 0600; EC P-256). ALREADY_EXISTS: one of them is there; nothing was written.
+// Writes ca.crt, ca.key, server.crt, server.key, and ROLE.crt and ROLE.key of each client into
+// `directory` (created with mode 0700; keys 0600; EC P-256). ALREADY_EXISTS: one of them is there;
+// nothing was written.
 absl::Status MakeCertificates(const std::string& directory, const CertOptions& options);
 
-// The files that MakeCertificates wrote, as each side uses them.
+// Writes STEM.crt and STEM.key of one more client, signed by the ca.key in `directory`.
+// ALREADY_EXISTS: one of them is there; NOT_FOUND: there is no ca.key; INVALID_ARGUMENT: it is no
+// authority of MakeCertificates, or has expired.
+absl::Status AddCertificate(const std::string& directory, const std::string& stem,
+                            const Identity& client, absl::Duration lifetime);
+
+// The files that these wrote, as each side uses them.
 TlsFiles ServerTlsFiles(const std::string& directory);
 TlsFiles WorkerTlsFiles(const std::string& directory);
+TlsFiles RoleTlsFiles(const std::string& directory, Role role);
+// Those of who looks after the coordd whose files are in `directory`: an operator's, or a worker's
+// where there is none, as before coordd knew roles. Empty: neither is there, or can be used.
+TlsFiles OperatorTlsFiles(const std::string& directory);
 
 }  // namespace coordd

@@ -101,11 +101,9 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
   return absl::OkStatus();
 }
 
-struct Pems {
-  std::string cert, key, ca;
-};
+}  // namespace
 
-absl::StatusOr<Pems> Load(const TlsFiles& files) {
+absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files) {
   for (const auto& [path, option, what] :
        {std::tuple{&files.cert, "--tls-cert", "this side's certificate"},
         std::tuple{&files.key, "--tls-key", "its private key"},
@@ -116,7 +114,7 @@ absl::StatusOr<Pems> Load(const TlsFiles& files) {
                        ") is missing; all of --tls-cert, --tls-key and --tls-ca are needed"));
     }
   }
-  Pems pems;
+  TlsPems pems;
   COORDD_ASSIGN_OR_RETURN(pems.cert, ReadPem("certificate", files.cert));
   COORDD_RETURN_IF_ERROR(CheckKeyPermissions(files.key));
   COORDD_ASSIGN_OR_RETURN(pems.key, ReadPem("key", files.key));
@@ -124,8 +122,6 @@ absl::StatusOr<Pems> Load(const TlsFiles& files) {
   COORDD_RETURN_IF_ERROR(CheckPems(files, pems.cert, pems.key, pems.ca));
   return pems;
 }
-
-}  // namespace
 
 void AcceptTls13Only() {
   // Ciphers of TLS 1.2 that need a pre-shared key, which nobody has: nothing is left of TLS 1.2.
@@ -135,13 +131,13 @@ void AcceptTls13Only() {
 
 absl::Status TlsFiles::Validate() const {
   if (!enabled()) return absl::OkStatus();
-  return Load(*this).status();
+  return ReadTls(*this).status();
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFrom(
     const TlsFiles& files) {
   if (!files.enabled()) return grpc::InsecureServerCredentials();
-  COORDD_ASSIGN_OR_RETURN(Pems pems, Load(files));
+  COORDD_ASSIGN_OR_RETURN(TlsPems pems, ReadTls(files));
   grpc::SslServerCredentialsOptions options(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = std::move(pems.ca);
@@ -152,7 +148,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFrom(
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFrom(
     const TlsFiles& files) {
   if (!files.enabled()) return grpc::InsecureChannelCredentials();
-  COORDD_ASSIGN_OR_RETURN(Pems pems, Load(files));
+  COORDD_ASSIGN_OR_RETURN(TlsPems pems, ReadTls(files));
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = std::move(pems.ca);
   options.pem_private_key = std::move(pems.key);

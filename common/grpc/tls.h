@@ -26,6 +26,14 @@ struct TlsFiles {
   absl::Status Validate() const;
 };
 
+// What is in these files.
+struct TlsPems {
+  std::string cert, key, ca;
+  bool operator==(const TlsPems&) const = default;
+};
+// INVALID_ARGUMENT: as Validate, also where none are set.
+absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files);
+
 // gRPC 1.51 offers no setting for the oldest TLS version: it takes 1.2 and later. This switches the
 // ciphers of 1.2 off for the whole process, through the environment variable that gRPC reads at its
 // first use of TLS. Called by coordd's main before its first thread; since coordd then speaks TLS

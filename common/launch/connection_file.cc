@@ -154,8 +154,8 @@ std::vector<Connection> ServiceConnections(const std::string& directory,
     absl::StatusOr<Connection> connection = ParseConnection(path, *text);
     if (!connection.ok() || !IsAlive(connection->pid)) continue;
     if (connection->tls.enabled() && connection->tls.cert.empty()) {
-      const TlsFiles worker = WorkerTlsFiles(certificates);
-      if (worker.Validate().ok()) connection->tls = worker;
+      const TlsFiles files = OperatorTlsFiles(certificates);
+      if (files.enabled()) connection->tls = files;
     }
     live.push_back(*std::move(connection));
   }

@@ -41,8 +41,8 @@ inline constexpr char kServiceCertificates[] = "/etc/coordd/tls";
 
 // Those of a service that runs as another user, which only root can read: `directory` belongs to
 // that user, and nobody else can write it. A coordd that names no certificate for clients is given
-// the worker's in `certificates`, if it is there. Empty where there is no such directory. Nothing
-// is removed.
+// that of `certificates` which is for operators (OperatorTlsFiles), if there is one. Empty where
+// there is no such directory. Nothing is removed.
 std::vector<Connection> ServiceConnections(const std::string& directory,
                                            const std::string& certificates);
 

@@ -19,6 +19,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_log.h"
+#include "common/grpc/server_certificates.h"
 #include "server/door/connection_acceptor.h"
 #include "server/door/flood_guard.h"
 #include "server/door/own_port_probe.h"
@@ -126,15 +127,16 @@ class RefusingServer {
 
 class AcceptingGrpcPort final : public GrpcPort {
  public:
-  AcceptingGrpcPort(ListeningSockets listening, bool tls, const ConnectionBounds& bounds,
-                    Clock& clock, ServerMetrics& metrics)
+  AcceptingGrpcPort(ListeningSockets listening, ServerCertificates* certificates,
+                    const ConnectionBounds& bounds, Clock& clock, ServerMetrics& metrics)
       : address_(listening.address()),
         own_address_(listening.own_address()),
-        tls_(tls),
+        certificates_(certificates),
+        tls_(certificates != nullptr),
         clock_(clock),
         metrics_(metrics),
         acceptor_(std::move(listening),
-                  {.tls = tls,
+                  {.tls = certificates != nullptr,
                    .connections_max = bounds.connections,
                    .unfinished_max = bounds.unfinished,
                    .connections_per_address_max = 0,
@@ -145,13 +147,15 @@ class AcceptingGrpcPort final : public GrpcPort {
 
   ~AcceptingGrpcPort() override { Shutdown(absl::ZeroDuration()); }
 
-  absl::Status Start(const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                     const std::vector<grpc::Service*>& services, ReadBytes& read) {
+  absl::Status Start(const std::vector<grpc::Service*>& services, ReadBytes& read) {
     grpc::EnableDefaultHealthCheckService(false);  // which would say that all is well
-    if (tls_) refusing_ = std::make_unique<RefusingServer>(acceptor_.FullText(), credentials);
+    if (tls_) {
+      refusing_ =
+          std::make_unique<RefusingServer>(acceptor_.FullText(), certificates_->NewCredentials());
+    }
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    Build(credentials, services);
+    Build(tls_ ? certificates_->NewCredentials() : grpc::InsecureServerCredentials(), services);
     if (server_ == nullptr || (refusing_ != nullptr && !refusing_->ok()))
       return absl::UnavailableError("gRPC's server cannot be started");
     if (tls_) {
@@ -238,6 +242,7 @@ class AcceptingGrpcPort final : public GrpcPort {
 
   // Constant after Start.
   const HostPort address_, own_address_;
+  ServerCertificates* const certificates_;
   const bool tls_;
   const size_t buffer_quota_ = BufferQuota();
   const size_t memory_quota_ = std::min(kMemoryQuotaBytes, buffer_quota_);
@@ -277,13 +282,12 @@ absl::StatusOr<ListeningSockets> Listen(const GrpcPortOptions& options) {
 absl::StatusOr<std::unique_ptr<GrpcPort>> GrpcPort::Open(
     const GrpcPortOptions& options, const std::vector<grpc::Service*>& services, ReadBytes& read,
     Clock& clock, ServerMetrics& metrics) {
-  COORDD_ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFrom(options.tls));
   COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, Listen(options));
   const Descriptors descriptors = CountDescriptors();
   const ConnectionBounds bounds = BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater);
-  auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.tls.enabled(),
+  auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.certificates,
                                                   bounds, clock, metrics);
-  COORDD_RETURN_IF_ERROR(port->Start(credentials, services, read));
+  COORDD_RETURN_IF_ERROR(port->Start(services, read));
   return port;
 }
 

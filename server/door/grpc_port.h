@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/grpc/tls.h"
 #include "common/net/address.h"
 #include "coordd/v1/admin.pb.h"
 
@@ -21,19 +20,20 @@ class Service;
 namespace coordd {
 
 class ReadBytes;
+class ServerCertificates;
 class ServerMetrics;
 
 struct GrpcPortOptions {
   HostPort listen;
   std::optional<PortRange> ports;  // where port 0 picks from, in this order; absent: anywhere
-  TlsFiles tls;
+  ServerCertificates* certificates = nullptr;  // outlives the port; null: no TLS
 };
 
 // Thread-safe but for Shutdown and the destructor, which its owner calls.
 class GrpcPort {
  public:
   // Serves when it returns. `services`, which count in `read` what they read, `read`, `clock` and
-  // `metrics` outlive it. UNAVAILABLE: the address cannot be had; INVALID_ARGUMENT: TLS files.
+  // `metrics` outlive it. UNAVAILABLE: the address cannot be had.
   static absl::StatusOr<std::unique_ptr<GrpcPort>> Open(const GrpcPortOptions& options,
                                                         const std::vector<grpc::Service*>& services,
                                                         ReadBytes& read, Clock& clock,

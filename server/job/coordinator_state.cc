@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
@@ -61,7 +60,7 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
   const Turn turn{now, effects};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
-  std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m.session, m.message, turn); },
+  std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m, turn); },
                         [&](const SharedMessage& m) { OnShared(m, turn); },
                         [&](const SessionEnded& m) { OnSessionEnded(m, turn); },
                         [&](const StreamsLost& m) { OnStreamsLost(m, turn); },
@@ -139,14 +138,15 @@ void CoordinatorState::NoticeSleep(const Turn& turn) {
   turn.effects.events.push_back(std::move(event));
 }
 
-void CoordinatorState::OnMessage(SessionId session, const v1::WorkerMessage& message,
-                                 const Turn& turn) {
-  if (closed_.contains(session)) return;
-  const auto it = job_of_session_.find(session);
-  if (it == job_of_session_.end()) {
-    OnFirstMessage(session, message, turn);
+void CoordinatorState::OnMessage(const SessionMessage& in, const Turn& turn) {
+  if (closed_.contains(in.session)) return;
+  const auto it = job_of_session_.find(in.session);
+  if (it != job_of_session_.end()) {
+    jobs_.at(it->second)->OnMessage(in.session, in.message, turn);
+  } else if (in.message.has_join()) {
+    OnJoin(in, turn);
   } else {
-    jobs_.at(it->second)->OnMessage(session, message, turn);
+    RefuseFirstMessage(in.session, turn);
   }
 }
 
@@ -154,8 +154,14 @@ void CoordinatorState::OnShared(const SharedMessage& in, const Turn& turn) {
   for (const SessionRange& range : in.from) {
     if (OnSharedReady(range, in.message, turn)) continue;
     for (int32_t i = 0; i < range.count; ++i) {
+      const SessionId session{ToInt(range.first) + i};
       const size_t first = turn.effects.outgoing.size();
-      OnMessage(SessionId{ToInt(range.first) + i}, in.message, turn);
+      const auto it = job_of_session_.find(session);
+      if (it != job_of_session_.end()) {
+        jobs_.at(it->second)->OnMessage(session, in.message, turn);
+      } else {
+        OnMessage(SessionMessage{session, in.message}, turn);
+      }
       Settle(turn.effects, first);  // whose session one of them has ended says nothing more
     }
   }
@@ -208,7 +214,7 @@ void CoordinatorState::OnDismiss(const DismissCall& in, const Turn& turn) {
   if (stopping_) status = absl::UnavailableError("this coordd is stopping");
   JobState* job = nullptr;
   if (status.ok()) {
-    const absl::StatusOr<JobState*> meant = JobMeant(in.request.job());
+    const absl::StatusOr<JobState*> meant = JobMeant(in);
     status = meant.status();
     if (meant.ok()) job = *meant;
   }
@@ -217,86 +223,6 @@ void CoordinatorState::OnDismiss(const DismissCall& in, const Turn& turn) {
   } else {
     turn.effects.outgoing.push_back(DismissAnswer{.call = in.call, .status = status});
   }
-}
-
-// By its name, or the only one.
-absl::StatusOr<JobState*> CoordinatorState::JobMeant(const std::string& name) const {
-  if (!name.empty()) {
-    const auto job = jobs_.find(name);
-    if (job != jobs_.end()) return job->second.get();
-    return absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
-  }
-  constexpr size_t kNamed = 8;
-  std::vector<std::string> running;
-  JobState* found = nullptr;
-  for (const auto& [job_name, job] : jobs_) {
-    if (job->ended()) continue;
-    found = job.get();
-    running.push_back(job_name);
-  }
-  if (running.empty()) return absl::NotFoundError("no job is running");
-  if (running.size() == 1) return found;
-  const size_t jobs = running.size();
-  running.resize(std::min(jobs, kNamed));
-  return absl::InvalidArgumentError(
-      absl::StrCat(jobs, " jobs are running (", absl::StrJoin(running, ", "),
-                   jobs > kNamed ? ", ..." : "", "): expected the name of one (--job)"));
-}
-
-void CoordinatorState::OnFirstMessage(SessionId session, const v1::WorkerMessage& message,
-                                      const Turn& turn) {
-  if (message.has_join()) {
-    OnJoin(session, message.join(), turn);
-    return;
-  }
-  const absl::Status why =
-      absl::InvalidArgumentError("the first message of a session must be Join");
-  Event event{.kind = Event::Kind::kProtocolError};
-  event.code = why.code();
-  event.text = std::string(why.message());
-  turn.effects.events.push_back(std::move(event));
-  Close(session, why, turn.effects);
-}
-
-void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, const Turn& turn) {
-  const absl::Status status = Admit(session, join, turn);
-  if (status.ok()) {
-    job_of_session_[session] = join.job();
-    return;
-  }
-  Close(session, status, turn.effects);
-  if (absl::IsUnavailable(status) && FromProto(join.asking_for()) > absl::ZeroDuration()) return;
-  Event event{.kind = Event::Kind::kJoinRefused};
-  // Not the name as it was sent: it may be anything.
-  if (jobs_.contains(join.job())) event.job = join.job();
-  event.code = status.code();
-  event.text = OneLine(status.message());
-  turn.effects.events.push_back(std::move(event));
-}
-
-absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, const Turn& turn) {
-  if (stopping_) return absl::UnavailableError("this coordd is stopping");
-  if (join.versions().protocol() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the worker speaks protocol version ", join.versions().protocol(), ", coordd ",
-                     kVersion, " speaks version ", kProtocolVersion));
-  }
-  COORDD_RETURN_IF_ERROR(ValidateJoin(join));
-  const auto it = jobs_.find(join.job());
-  if (join.has_resume() && it == jobs_.end()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "worker ", join.worker_id(), " cannot resume: this coordd knows no job ", join.job()));
-  }
-  if (it != jobs_.end()) return it->second->Join(session, join, turn);
-  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(turn.effects)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
-  }
-  auto job = std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_,
-                                        turn.now);
-  COORDD_RETURN_IF_ERROR(job->Join(session, join, turn));
-  jobs_[join.job()] = std::move(job);
-  return absl::OkStatus();
 }
 
 void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
@@ -321,6 +247,11 @@ void CoordinatorState::OnTraceCall(const TraceCall& in, const Turn& turn) {
   absl::Status status;
   if (stopping_) {
     status = absl::UnavailableError("this coordd is stopping");
+  } else if (in.caller != nullptr) {
+    status = MayCall(*in.caller, Call::kTrace, name, in.request.token());
+  }
+  if (!status.ok()) {
+    // It stays as it is.
   } else if (job == jobs_.end()) {
     status = absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
   } else if (std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {

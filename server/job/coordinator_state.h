@@ -55,21 +55,30 @@ class CoordinatorState {
 
   // For operators; `job` empty: all. Fills epoch and jobs.
   void Describe(const std::string& job, absl::Time now, v1::ServerState* state) const;
+  // For `caller`: of all jobs, those that it may see. PERMISSION_DENIED: that is not what it asks
+  // for, or there are jobs and it may see none of them.
+  absl::Status DescribeTo(const Caller& caller, const v1::GetStateRequest& request, absl::Time now,
+                          v1::ServerState* state) const;
+  // Whether `caller`, who brings `token`, may call this for `job`. PERMISSION_DENIED: who may.
+  absl::Status MayCall(const Caller& caller, Call call, const std::string& job,
+                       absl::string_view token) const;
 
  private:
-  void OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn);
+  void OnMessage(const SessionMessage& in, const Turn& turn);
   void OnShared(const SharedMessage& in, const Turn& turn);
   bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, const Turn& turn);
   void OnSessionEnded(const SessionEnded& in, const Turn& turn);
   void OnStreamsLost(const StreamsLost& in, const Turn& turn);
-  void OnFirstMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn);
-  void OnJoin(SessionId session, const v1::Join& join, const Turn& turn);
-  absl::Status Admit(SessionId session, const v1::Join& join, const Turn& turn);
+  void RefuseFirstMessage(SessionId session, const Turn& turn);
+  void OnJoin(const SessionMessage& in, const Turn& turn);
+  absl::Status Admit(const SessionMessage& in, const Turn& turn);
+  absl::Status AdmitTo(JobState& job, const SessionMessage& in, const Turn& turn);
+  absl::Status MayOwnOneMore(const std::string& owner) const;
   void OnStoreCall(const StoreCall& in, Effects& effects);
   void OnTraceCall(const TraceCall& in, const Turn& turn);
   void OnExits(const ExitsReported& in, const Turn& turn);
   void OnDismiss(const DismissCall& in, const Turn& turn);
-  absl::StatusOr<JobState*> JobMeant(const std::string& name) const;
+  absl::StatusOr<JobState*> JobMeant(const DismissCall& in) const;
   void OnCancelled(const CallCancelled& in, Effects& effects);
   void OnStop(const StopRequested& in, const Turn& turn);
   void OnPersisted(const Persisted& in, const Turn& turn);

@@ -38,7 +38,7 @@ absl::Duration Forming::Failed(Generation number, const absl::Status& status) {
   return passing ? wait : absl::InfiniteDuration();
 }
 
-v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const std::string& token_hash,
+v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& token,
                        const RendezvousState& rendezvous, const Reforming& reforming,
                        const Survivors& survivors, const JobWorkers& workers) {
   const Topology topology = survivors.TopologyOf(sessions);
@@ -46,7 +46,8 @@ v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const std::string
   v1::JobRecord record;
   record.set_generation(ToInt(rendezvous.proposed()));
   record.set_running(true);
-  record.set_token_hash(token_hash);
+  record.set_token_hash(token.hash());
+  record.set_owner(token.owner());
   record.set_min_workers(rendezvous.options().min_workers);
   record.set_max_workers(rendezvous.options().max_workers);
   ToProto(rendezvous.options().settling_window, record.mutable_settling_window());

@@ -11,6 +11,7 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/records.pb.h"
 #include "server/job/inheritance.h"
+#include "server/job/job_token.h"
 #include "server/job/job_workers.h"
 #include "server/job/reforming.h"
 #include "server/job/rendezvous_state.h"
@@ -44,7 +45,7 @@ class Forming {
 };
 
 // Of the generation that `rendezvous` has proposed, with these members.
-v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const std::string& token_hash,
+v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& token,
                        const RendezvousState& rendezvous, const Reforming& reforming,
                        const Survivors& survivors, const JobWorkers& workers);
 

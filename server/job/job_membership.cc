@@ -209,8 +209,7 @@ void JobState::Propose(const Turn& turn) {
   if (!sessions.has_value()) return;
   const Generation number = rendezvous_.proposed();
   const std::string& name = messages_.name();
-  forming_.Propose(
-      RecordOf(*sessions, token_.hash(), rendezvous_, reforming_, survivors_, workers_));
+  forming_.Propose(RecordOf(*sessions, token_, rendezvous_, reforming_, survivors_, workers_));
   turn.effects.persist.push_back({name, number, {JobWrite(name, forming_.proposed())}});
   // Mostly the answer comes in milliseconds: not worth a message to everybody.
   if (forming_.not_stored().empty()) news_.NotBefore(turn.now + kPatience);

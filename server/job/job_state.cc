@@ -21,7 +21,6 @@ namespace {
 
 // Of a lease: so much earlier a member may be given up that has been heard with others of its node.
 constexpr int kSharedHeard = 64;
-
 constexpr absl::string_view kSlept = "coordd was not running for a while";
 
 }  // namespace
@@ -67,6 +66,7 @@ JobOutlook JobState::Outlook() const {
 
 void JobState::Describe(absl::Time now, v1::JobState* state) const {
   coordd::Describe(View(), now, state);
+  state->set_owner(owner());
 }
 
 absl::Status JobState::CheckConsistency() const { return coordd::CheckConsistency(View()); }
@@ -349,7 +349,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   rendezvous_ =
       RendezvousState(LimitsOf(record, options_), Generation{record.generation()}, turn.now);
   reforming_ = Reforming(ReformingOf(FromProto(record.on_failure()), options_));
-  token_.Restore(record.token_hash());
+  token_.Restore(record);
   started_ = true;
   forming_.Restore(record);
   kv_.Open(generation());

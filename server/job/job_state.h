@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -107,6 +108,12 @@ class JobState {
   void Stop(const StopRequested& stop, const Turn& turn);
 
   void Describe(absl::Time now, v1::JobState* state) const;
+
+  // ToString of who has made it; set before its first member joins.
+  const std::string& owner() const { return token_.owner(); }
+  void SetOwner(std::string owner) { token_.SetOwner(std::move(owner)); }
+  // Whether it has a token, and it is this one.
+  bool IsKnownBy(absl::string_view token) const { return token_.IsKnownBy(token); }
 
   bool ended() const { return !started_ || rendezvous_.phase() == RendezvousPhase::kEnded; }
   absl::Time ended_since() const { return rendezvous_.phase_since(); }

@@ -12,11 +12,16 @@ void JobToken::Begin(absl::string_view token) {
   hash_ = TokenHash(cluster_id_, job_, token_);
 }
 
-absl::Status JobToken::Check(absl::string_view token) {
+bool JobToken::IsRight(absl::string_view token) const {
   const bool only_hash = token_.empty() && !hash_.empty();
-  const bool right = only_hash ? SecretsEqual(TokenHash(cluster_id_, job_, token), hash_)
-                               : SecretsEqual(token, token_);
-  if (right) {
+  return only_hash ? SecretsEqual(TokenHash(cluster_id_, job_, token), hash_)
+                   : SecretsEqual(token, token_);
+}
+
+bool JobToken::IsKnownBy(absl::string_view token) const { return !token.empty() && IsRight(token); }
+
+absl::Status JobToken::Check(absl::string_view token) {
+  if (IsRight(token)) {
     token_ = std::string(token);
     return absl::OkStatus();
   }

@@ -1,4 +1,4 @@
-// What a worker has to show to be taken into a job.
+// What a worker has to show to be taken into a job, and whose the job is.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "coordd/v1/records.pb.h"
 
 namespace coordd {
 
@@ -18,17 +19,28 @@ class JobToken {
       : job_(std::move(job)), cluster_id_(cluster_id) {}
 
   void Begin(absl::string_view token);
-  void Restore(std::string hash) { hash_ = std::move(hash); }
+  void Restore(const v1::JobRecord& record) {
+    hash_ = record.token_hash();
+    owner_ = record.owner();
+  }
   // UNAUTHENTICATED: it is not the job's.
   absl::Status Check(absl::string_view token);
+  // Whether there is one, and it is this.
+  bool IsKnownBy(absl::string_view token) const;
   bool Is(absl::string_view token) const { return token_ == token; }  // known, and this one
   const std::string& hash() const { return hash_; }                   // as it is stored
+  // ToString of the identity that has made the job; empty: without TLS, or not known.
+  const std::string& owner() const { return owner_; }
+  void SetOwner(std::string owner) { owner_ = std::move(owner); }
 
  private:
+  bool IsRight(absl::string_view token) const;
+
   const std::string job_;
   const std::string& cluster_id_;
   std::string token_;
   std::string hash_;
+  std::string owner_;
 };
 
 }  // namespace coordd

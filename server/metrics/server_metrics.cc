@@ -167,6 +167,12 @@ struct ServerMetrics::Families {
       NewGauge(registry, "coordd_connections_max", "As many as may be open.");
   Family<Counter>& connections_refused = NewCounter(registry, "coordd_connections_refused_total",
                                                     "Connections that were not let in, by reason.");
+  Family<Counter>& calls_denied =
+      NewCounter(registry, "coordd_calls_denied_total",
+                 "Calls that the caller's role does not allow, by call and role.");
+  Family<Gauge>& certificate_end =
+      NewGauge(registry, "coordd_certificate_end_seconds",
+               "When the first of coordd's own certificates ends, in seconds since 1970.");
 
   Family<Gauge>& sessions_family = NewGauge(registry, "coordd_sessions", "Open worker streams.");
   Family<Gauge>& node_sessions_family = NewGauge(
@@ -384,6 +390,13 @@ void ServerMetrics::SetStateWritable(bool writable) {
 
 void ServerMetrics::OnConnectionRefused(const char* why) {
   families_->connections_refused.Add({{"reason", why}}).Increment();
+}
+void ServerMetrics::OnCallDenied(absl::string_view call, absl::string_view role) {
+  families_->calls_denied.Add({{"call", std::string(call)}, {"role", std::string(role)}})
+      .Increment();
+}
+void ServerMetrics::SetCertificateEnd(absl::Time end) {
+  families_->certificate_end.Add({}).Set(absl::ToDoubleSeconds(end - absl::UnixEpoch()));
 }
 void ServerMetrics::SetConnections(size_t open, size_t max) {
   families_->connections.Set(static_cast<double>(open));

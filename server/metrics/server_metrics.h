@@ -53,6 +53,11 @@ class ServerMetrics {
   void OnConnectionRefused(const char* why);
   void SetConnections(size_t open, size_t max);
 
+  // A call that the access rules refuse. Both are names of ours.
+  void OnCallDenied(absl::string_view call, absl::string_view role);
+  // When the first of coordd's own certificates ends.
+  void SetCertificateEnd(absl::Time end);
+
   // What the store and HTTP count. `method` and `path` are ours, never the client's.
   void OnStoreCallStarted();
   void OnStoreCallEnded(absl::string_view method, absl::StatusCode code);

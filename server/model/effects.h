@@ -15,6 +15,7 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
+#include "server/model/access_rules.h"
 #include "server/model/state_store.h"
 
 namespace coordd {
@@ -27,12 +28,14 @@ using CallId = StrongInt<struct CallTag, int64_t>;
 struct SessionMessage {
   SessionId session;  // unknown until its first message, which must be Join
   v1::WorkerMessage message;
+  std::shared_ptr<const Caller> caller = {};  // of a Join; null: somebody without TLS
 };
 struct SessionRange {
   SessionId first;
   int32_t count = 1;
 };
 // What a relay has heard from several members of its node: as that many SessionMessages, in order.
+// No Join where there is TLS: that comes alone, with whose it is.
 struct SharedMessage {
   std::vector<SessionRange> from;  // increasing, disjoint
   v1::WorkerMessage message;
@@ -92,6 +95,7 @@ size_t BytesOf(const decltype(StoreCall::request)& request);
 struct TraceCall {
   CallId call;
   v1::TraceRequest request;
+  std::shared_ptr<const Caller> caller = {};  // null: somebody without TLS
 };
 struct ExitsReported {
   CallId call;
@@ -100,6 +104,7 @@ struct ExitsReported {
 struct DismissCall {
   CallId call;
   v1::DismissRequest request;
+  std::shared_ptr<const Caller> caller = {};  // null: somebody without TLS
 };
 struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
   CallId call;
@@ -206,6 +211,7 @@ struct Event {
   v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED;  // kWorkerDeparted
   absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
   std::string text = {};                                       // one sentence for the log
+  std::shared_ptr<const Caller> caller = {};  // kJobCreated, kJoinRefused; null: without TLS
   // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
   // cause, `tensors` says how many it concerns.
   int64_t batches = 0, tensors = 0, bytes = 0;

@@ -1,9 +1,12 @@
 #include "server/model/event_log.h"
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/model/validate_message.h"
 
@@ -89,6 +92,11 @@ bool IsWarning(const Event& event) {
   }
 }
 
+bool StrangersCause(Event::Kind kind) {
+  return kind == Event::Kind::kJoinRefused || kind == Event::Kind::kProtocolError ||
+         kind == Event::Kind::kStaleMessage;
+}
+
 void EventLog::Add(const Event& event, absl::Time now) {
   const v1::EventKind kind = KindOf(event.kind);
   if (kind == v1::EVENT_KIND_UNSPECIFIED || event.text.empty()) return;
@@ -102,6 +110,12 @@ void EventLog::Add(const Event& event, absl::Time now) {
   kept.set_cause(event.cause);
   kept.set_text(Truncated(event.text, kMaxReasonBytes));
   MutexLock lock(&mu_);
+  if (StrangersCause(event.kind)) {
+    const std::optional<std::string> more =
+        limits_.try_emplace(event.kind, kStrangersEvery).first->second.Pass(now);
+    if (!more.has_value()) return;
+    kept.set_text(Truncated(absl::StrCat(event.text, *more), kMaxReasonBytes));
+  }
   kept.set_number(++last_number_);
   events_.push_back(std::move(added));
   if (events_.size() > kEventsKept) events_.pop_front();

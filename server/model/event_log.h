@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 
 #include "absl/time/time.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/admin.pb.h"
@@ -21,10 +23,16 @@ inline constexpr size_t kEventsKept = 8192;
 v1::EventKind KindOf(Event::Kind kind);
 // Whether somebody should look at it: a warning in the log.
 bool IsWarning(const Event& event);
+// Whether a stranger can make it happen as often as he likes.
+bool StrangersCause(Event::Kind kind);
 
-// Thread-safe: the coordinator thread adds, whoever is asked reads.
+// Thread-safe: the coordinator thread adds, whoever is asked reads. Of what strangers cause it
+// keeps some at once and then one in kStrangersEvery, which says how many others there were: so
+// they cannot push out what has happened, in days. The metrics count all.
 class EventLog {
  public:
+  static constexpr absl::Duration kStrangersEvery = absl::Minutes(1);
+
   explicit EventLog(Epoch epoch) : epoch_(epoch) {}
 
   // Keeps the event, if operators see it.
@@ -40,6 +48,7 @@ class EventLog {
   // The events are shared, so that the coordinator thread waits for pointers to be copied only.
   std::deque<std::shared_ptr<const v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<Event::Kind, LogLimit> limits_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

@@ -26,6 +26,7 @@ absl::Status ExpectAtLeast(int64_t low, int64_t value, absl::string_view option)
 
 absl::Status ServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_jobs, "max_jobs"));
+  COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_jobs_per_owner, "max_jobs_per_owner"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_workers_per_job, "max_workers_per_job"));
   COORDD_RETURN_IF_ERROR(Expect(1 <= min_workers && min_workers <= max_workers_per_job,
                                 "min_workers", min_workers,

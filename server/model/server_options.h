@@ -52,6 +52,9 @@ struct ServerOptions {
 
   // Bounds of what a client can make coordd remember.
   int32_t max_jobs = 1024;
+  // That run and were made by one identity, unless it is an operator's: so that there is room for
+  // others, also where all workers have one certificate.
+  int32_t max_jobs_per_owner = 512;
   int32_t max_workers_per_job = 131072;
   int64_t max_pending_tensors_per_job = 1 << 20;
   int64_t max_store_keys_per_job = 1 << 20;

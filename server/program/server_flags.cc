@@ -35,6 +35,8 @@ Durations are written 500ms, 10s, 5m or 1h; a bare number is seconds.
 )";
 
 constexpr char kFooter[] = R"(
+SIGHUP has the TLS files read again, which happens by itself, too, when they change (of a coordd on a
+terminal it is the end).
 Exit codes: 0 stopped by SIGTERM or SIGINT (workers are told, the ports close, within 2 s; a second
 signal ends it at once) or by SIGUSR1 (the same, but the jobs go on with the coordd that is started
 next on the same state); 2 a flag is wrong; 3 an address cannot be had or a file not be written;
@@ -151,6 +153,10 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
                  "Where coordctl finds this coordd (default: in $XDG_RUNTIME_DIR/coordd or "
                  "/tmp/coordd-UID); \"\": nowhere")
       ->type_name("FILE");
+  app.add_option("--audit-log", options.audit.file,
+                 "Who has made, traced or ended what, and who was refused, a line of JSON each; at "
+                 "16 MiB it becomes FILE.1, and so on up to FILE.8")
+      ->type_name("FILE");
   app.add_option("--prometheus-file-sd", options.prometheus_file_sd,
                  "Keep the workers' metrics addresses in this file for Prometheus")
       ->type_name("FILE");
@@ -235,6 +241,8 @@ void AddDecisions(CLI::App& app, ServerOptions& options) {
 void AddBounds(CLI::App& app, ServerOptions& options) {
   const std::vector<CLI::Option*> before = app.get_options();
   AddNumber(app, "--max-jobs", options.max_jobs, "Jobs remembered at once");
+  AddNumber(app, "--max-jobs-per-owner", options.max_jobs_per_owner,
+            "Jobs that run and were made with certificates of one name, unless an operator's");
   AddNumber(app, "--max-workers-per-job", options.max_workers_per_job, "Workers of one job");
   AddNumber(app, "--max-pending-tensors-per-job", options.max_pending_tensors_per_job,
             "Tensors submitted by some ranks and not by all");

@@ -5,14 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
+#include "server/door/caller.h"
 
 namespace coordd {
 namespace {
 
 // Deleted by gRPC once it is finished and done with.
-class Call final : public grpc::ServerUnaryReactor {
+class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
   void Answer(grpc::Status status) {
     COORDD_TSAN_RELEASE(this);
@@ -26,18 +28,36 @@ class Call final : public grpc::ServerUnaryReactor {
   }
 };
 
+std::string WhatIsTraced(const v1::TraceRequest& request) {
+  return request.steps() > 0 ? absl::StrCat("trace ", request.steps(), " steps")
+                             : absl::StrCat("trace ", request.seconds(), " s");
+}
+
+std::string WhatIsDismissed(const v1::DismissRequest& request) {
+  const char* action = request.action() == v1::DISMISS_ACTION_EVICT   ? "evict"
+                       : request.action() == v1::DISMISS_ACTION_DRAIN ? "drain"
+                                                                      : "lift the drain of";
+  std::string who = request.has_rank()   ? absl::StrCat("rank ", request.rank())
+                    : request.has_node() ? absl::StrCat("node ", request.node())
+                                         : absl::StrJoin(request.launches(), ", ");
+  return absl::StrCat(action, " ", who, request.force() ? ", by force" : "",
+                      request.asked_by().empty() ? "" : ", as ", request.asked_by());
+}
+
 }  // namespace
 
 // Whoever takes it out of AdminService::tracing_ answers it; Answer is its last use there.
 class AdminService::TraceCallReactor final : public grpc::ServerUnaryReactor {
  public:
-  TraceCallReactor(CallId id, AdminService& service, v1::TraceReply* response)
-      : id_(id), service_(service), response_(response) {
+  TraceCallReactor(CallId id, AdminService& service, v1::TraceReply* response, AuditEntry entry)
+      : id_(id), service_(service), response_(response), entry_(std::move(entry)) {
     COORDD_TSAN_RELEASE(&id_);
   }
 
   void Answer(TraceAnswer&& answer) {
     if (answer.status.ok()) *response_ = std::move(answer.reply);
+    entry_.outcome = answer.status;
+    service_.audit_.Note(entry_);
     COORDD_TSAN_RELEASE(this);
     Finish(ToGrpc(answer.status));
   }
@@ -55,25 +75,32 @@ class AdminService::TraceCallReactor final : public grpc::ServerUnaryReactor {
   const CallId id_;
   AdminService& service_;
   v1::TraceReply* const response_;
+  AuditEntry entry_;
 };
 
-void AdminService::NoteRead(const grpc::CallbackServerContext& context,
-                            const google::protobuf::Message& request) {
-  read_.Of(context.peer()).Add(request.ByteSizeLong());
+absl::StatusOr<std::shared_ptr<const Caller>> AdminService::Begin(
+    const grpc::CallbackServerContext& context, const google::protobuf::Message& request) {
+  auto caller = CallerOf(context);
+  read_.Of(caller.ok() ? (*caller)->peer : context.peer()).Add(request.ByteSizeLong());
+  return caller;
 }
 
 grpc::ServerUnaryReactor* AdminService::Trace(grpc::CallbackServerContext* context,
                                               const v1::TraceRequest* request,
                                               v1::TraceReply* response) {
-  NoteRead(*context, *request);
+  const auto caller = Begin(*context, *request);
   CallId id;
   TraceCallReactor* call = nullptr;
-  absl::Status refuse;
+  absl::Status refuse = caller.status();
   {
     MutexLock lock(&mu_);
     id = CallId{--last_id_};
-    call = new TraceCallReactor(id, *this, response);
-    refuse = refuse_;
+    call = new TraceCallReactor(id, *this, response,
+                                {.call = Call::kTrace,
+                                 .caller = caller.value_or(nullptr),
+                                 .job = request->job(),
+                                 .what = WhatIsTraced(*request)});
+    if (refuse.ok()) refuse = refuse_;
     if (refuse.ok()) tracing_.emplace(id, call);
   }
   if (!refuse.ok()) {
@@ -82,7 +109,7 @@ grpc::ServerUnaryReactor* AdminService::Trace(grpc::CallbackServerContext* conte
   }
   // From here on the coordinator may have answered; gRPC deletes the call only after it was bound,
   // which is after the return.
-  if (!inbox_.Offer(Inbound(TraceCall{id, *request}))) {
+  if (!inbox_.Offer(Inbound(TraceCall{id, *request, *caller}))) {
     if (TraceCallReactor* mine = Take(id); mine != nullptr) {
       mine->Answer(
           {.call = id,
@@ -126,13 +153,21 @@ void AdminService::CloseAll(const absl::Status& status) {
 grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* context,
                                                  const v1::GetStateRequest* request,
                                                  v1::ServerState* response) {
-  NoteRead(*context, *request);
-  auto* call = new Call();
+  auto* call = new UnaryCall();
+  auto caller = Begin(*context, *request);
+  if (!caller.ok()) {
+    call->Answer(ToGrpc(caller.status()));
+    return call;
+  }
   // Accepted queries are always called, and `request` and `response` live until Finish.
-  Query query = [this, request, response, call](const CoordinatorState& state, absl::Time now) {
-    state.Describe(request->job(), now, response);
-    complete_(response);
-    call->Answer(grpc::Status::OK);
+  Query query = [this, request, response, call, who = *std::move(caller)](
+                    const CoordinatorState& state, absl::Time now) {
+    const absl::Status status = state.DescribeTo(*who, *request, now, response);
+    if (status.ok()) complete_(response);
+    if (!status.ok())
+      audit_.Note(
+          {.call = Call::kGetState, .caller = who, .job = request->job(), .outcome = status});
+    call->Answer(ToGrpc(status));
   };
   if (!inbox_.Offer(std::move(query))) {
     call->Answer(
@@ -144,8 +179,19 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext* context,
                                                     const v1::ReportExitsRequest* request,
                                                     v1::ReportExitsReply* response) {
-  NoteRead(*context, *request);
-  auto* call = new Call();
+  auto* call = new UnaryCall();
+  const auto caller = Begin(*context, *request);
+  const absl::Status allowed =
+      caller.ok() ? MayCallWithToken((*caller)->identity, Call::kReportExits, request->job())
+                  : caller.status();
+  if (!allowed.ok()) {
+    audit_.Note({.call = Call::kReportExits,
+                 .caller = caller.value_or(nullptr),
+                 .job = request->job(),
+                 .outcome = allowed});
+    call->Answer(ToGrpc(allowed));
+    return call;
+  }
   CallId id;
   {
     MutexLock lock(&mu_);
@@ -178,18 +224,34 @@ void AdminService::CarryOut(ExitsAnswer&& answer) {
 grpc::ServerUnaryReactor* AdminService::Dismiss(grpc::CallbackServerContext* context,
                                                 const v1::DismissRequest* request,
                                                 v1::DismissReply* response) {
-  NoteRead(*context, *request);
-  auto* call = new Call();
+  auto* call = new UnaryCall();
+  const auto caller = Begin(*context, *request);
+  if (!caller.ok()) {
+    call->Answer(ToGrpc(caller.status()));
+    return call;
+  }
+  DismissCall in{.call = {}, .request = *request, .caller = *caller};
+  // What a caller says of itself does not stand for who it is.
+  in.request.set_asked_by(AskedBy((*caller)->identity, request->asked_by()));
+  AuditEntry entry{.call = Call::kDismiss,
+                   .caller = *caller,
+                   .job = request->job(),
+                   .what = WhatIsDismissed(*request)};
   CallId id;
   {
     MutexLock lock(&mu_);
     id = CallId{--last_id_};
-    dismissing_[id] = [call, response](DismissAnswer&& answer) {
+    dismissing_[id] = [this, call, response, entry = std::move(entry)](DismissAnswer&& answer) {
+      AuditEntry done = entry;
+      if (done.job.empty()) done.job = answer.reply.job();
+      done.outcome = answer.status;
+      audit_.Note(done);
       *response = std::move(answer.reply);
       call->Answer(ToGrpc(answer.status));
     };
   }
-  if (!inbox_.Offer(Inbound(DismissCall{id, *request}))) {
+  in.call = id;
+  if (!inbox_.Offer(Inbound(std::move(in)))) {
     CarryOut(DismissAnswer{
         .call = id,
         .status = absl::UnavailableError("coordd is stopping, or has more to do than it can")});
@@ -212,16 +274,42 @@ void AdminService::CarryOut(DismissAnswer&& answer) {
 grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* context,
                                                   const v1::GetEventsRequest* request,
                                                   v1::EventList* response) {
-  NoteRead(*context, *request);
-  auto* call = new Call();
-  if (request->after() < 0 || request->limit() < 0) {
-    call->Answer({grpc::StatusCode::INVALID_ARGUMENT,
-                  absl::StrCat("events after ", request->after(), ", at most ", request->limit(),
-                               ": expected no negative number")});
+  auto* call = new UnaryCall();
+  auto caller = Begin(*context, *request);
+  absl::Status refuse = caller.status();
+  if (refuse.ok() && (request->after() < 0 || request->limit() < 0)) {
+    refuse =
+        absl::InvalidArgumentError(absl::StrCat("events after ", request->after(), ", at most ",
+                                                request->limit(), ": expected no negative number"));
+  }
+  if (refuse.ok() && GrantOf((*caller)->identity.role, Call::kGetEvents) == Grant::kAny) {
+    *response = events_.Read(*request);
+    call->Answer(grpc::Status::OK);
     return call;
   }
-  *response = events_.Read(*request);
-  call->Answer(grpc::Status::OK);
+  if (refuse.ok() && request->job().empty()) {
+    refuse = MayCall((*caller)->identity, Call::kGetEvents, {});
+    if (refuse.ok()) refuse = absl::InvalidArgumentError("expected the name of a job of yours");
+  }
+  if (!refuse.ok()) {
+    audit_.Note({.call = Call::kGetEvents, .caller = caller.value_or(nullptr), .outcome = refuse});
+    call->Answer(ToGrpc(refuse));
+    return call;
+  }
+  Query query = [this, request, response, call, who = *std::move(caller)](
+                    const CoordinatorState& state, absl::Time /*now*/) {
+    const absl::Status status =
+        state.MayCall(*who, Call::kGetEvents, request->job(), request->token());
+    if (status.ok()) *response = events_.Read(*request);
+    if (!status.ok())
+      audit_.Note(
+          {.call = Call::kGetEvents, .caller = who, .job = request->job(), .outcome = status});
+    call->Answer(ToGrpc(status));
+  };
+  if (!inbox_.Offer(std::move(query))) {
+    call->Answer(
+        {grpc::StatusCode::UNAVAILABLE, "coordd is stopping, or has more to do than it can"});
+  }
   return call;
 }
 

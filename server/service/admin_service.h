@@ -3,14 +3,18 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/admin.grpc.pb.h"
 #include "server/door/read_bytes.h"
+#include "server/model/access_rules.h"
 #include "server/model/effects.h"
 #include "server/model/event_log.h"
+#include "server/service/audit_log.h"
 #include "server/service/inbox.h"
 
 namespace coordd {
@@ -19,9 +23,13 @@ namespace coordd {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   // `complete` adds what the state does not know: version, addresses, uptime.
-  AdminService(ReadBytes& read, Inbox& inbox, const EventLog& events,
+  AdminService(ReadBytes& read, Inbox& inbox, const EventLog& events, AuditLog& audit,
                std::function<void(v1::ServerState*)> complete)
-      : complete_(std::move(complete)), read_(read), inbox_(inbox), events_(events) {}
+      : complete_(std::move(complete)),
+        read_(read),
+        inbox_(inbox),
+        events_(events),
+        audit_(audit) {}
 
   // For the coordinator thread.
   void CarryOut(TraceAnswer&& answer);
@@ -48,12 +56,13 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Dismiss(grpc::CallbackServerContext* context,
                                     const v1::DismissRequest* request,
                                     v1::DismissReply* response) override;
-  // Answered at once.
+  // Answered at once, or, where it depends on the job, on the coordinator thread.
   grpc::ServerUnaryReactor* GetEvents(grpc::CallbackServerContext* context,
                                       const v1::GetEventsRequest* request,
                                       v1::EventList* response) override;
-  void NoteRead(const grpc::CallbackServerContext& context,
-                const google::protobuf::Message& request);
+  // Who is calling; counts what was read.
+  absl::StatusOr<std::shared_ptr<const Caller>> Begin(const grpc::CallbackServerContext& context,
+                                                      const google::protobuf::Message& request);
   // The call, when nobody has answered it yet: the caller answers it now.
   TraceCallReactor* Take(CallId id);
   void Cancel(CallId id);
@@ -65,6 +74,7 @@ class AdminService final : public v1::Admin::CallbackService {
   ReadBytes& read_;
   Inbox& inbox_;
   const EventLog& events_;
+  AuditLog& audit_;
 
   // Guarded by mu_.
   Mutex mu_;

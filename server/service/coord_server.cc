@@ -15,6 +15,7 @@
 #include "common/base/version.h"
 #include "common/grpc/certs.h"
 #include "common/grpc/own_certificate.h"
+#include "common/grpc/server_certificates.h"
 #include "common/launch/connection_file.h"
 #include "common/net/http_server.h"
 #include "common/net/own_address.h"
@@ -22,6 +23,7 @@
 #include "server/metrics/prometheus_targets.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/admin_service.h"
+#include "server/service/certificate_watch.h"
 #include "server/service/coordinator.h"
 #include "server/service/http_endpoints.h"
 #include "server/service/session_service.h"
@@ -53,18 +55,20 @@ class GrpcCoordServer final : public CoordServer {
         store_name_(state.store->name()),
         state_(std::move(state)),
         metrics_(registry, start_),
+        audit_(metrics_, clock),
         coordinator_(options.decisions, state_.restored, clock, metrics_),
         writer_(
             *state_.store, clock, metrics_,
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
-        sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_),
-        store_(read_bytes_, coordinator_.inbox(), metrics_),
-        admin_(read_bytes_, coordinator_.inbox(), coordinator_.events(),
+        sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_, audit_),
+        store_(read_bytes_, coordinator_.inbox(), metrics_, audit_),
+        admin_(read_bytes_, coordinator_.inbox(), coordinator_.events(), audit_,
                [this](v1::ServerState* state) { Complete(state); }) {}
 
   ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }
 
   absl::Status Run() {
+    COORDD_RETURN_IF_ERROR(audit_.Open(options_.audit));
     if (!options_.prometheus_file_sd.empty()) {
       // Nobody may have joined yet. Later it is tried again with each change.
       COORDD_RETURN_IF_ERROR(WriteTargets(options_.prometheus_file_sd, PrometheusTargets({})));
@@ -97,6 +101,10 @@ class GrpcCoordServer final : public CoordServer {
     return http_address_;
   }
 
+  void Reload() override {
+    if (certificate_watch_ != nullptr) certificate_watch_->Nudge();
+  }
+
   size_t sessions() const override { return sessions_.size(); }
   const StateLoss& state_loss() const override { return *state_.loss; }
 
@@ -114,8 +122,10 @@ class GrpcCoordServer final : public CoordServer {
     if (port_ != nullptr) port_->Shutdown(kShutdownGrace);
     COORDD_TSAN_ACQUIRE(&metrics_);  // the last callbacks of sessions have returned
     targets_file_.reset();
+    certificate_watch_.reset();
     http_end.join();
     writer_.Stop();
+    audit_.Stop();
     state_.store.reset();  // another may have it from now on
   }
 
@@ -132,7 +142,8 @@ class GrpcCoordServer final : public CoordServer {
         .dismiss_answer = [this](DismissAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
         .persist = [this](Persist&& persist) { writer_.Add(std::move(persist)); },
         .event =
-            [targets](const Event& event) {
+            [this, targets](const Event& event) {
+              Audit(event);
               if (targets == nullptr) return;
               if (event.kind == Event::Kind::kGenerationFormed ||
                   event.kind == Event::Kind::kWorkerDeparted) {
@@ -144,11 +155,31 @@ class GrpcCoordServer final : public CoordServer {
     };
   }
 
+  // What the state decides about joins, and nobody's call tells.
+  void Audit(const Event& event) {
+    AuditEntry entry{.call = Call::kJoin, .caller = event.caller, .job = event.job};
+    if (event.kind == Event::Kind::kJobCreated) {
+      entry.what = "begins the job";
+    } else if (event.kind == Event::Kind::kJoinRefused &&
+               (event.code == absl::StatusCode::kPermissionDenied ||
+                event.code == absl::StatusCode::kUnauthenticated)) {
+      entry.outcome = absl::Status(event.code, event.text);
+    } else {
+      return;
+    }
+    audit_.Note(entry);
+  }
+
   absl::Status Listen() {
+    if (options_.tls.enabled()) {
+      COORDD_ASSIGN_OR_RETURN(certificates_, ServerCertificates::Load(options_.tls));
+      certificate_watch_ = std::make_unique<CertificateWatch>(*certificates_, metrics_, clock_);
+    }
     COORDD_ASSIGN_OR_RETURN(
-        port_,
-        GrpcPort::Open({.listen = options_.listen, .ports = options_.ports, .tls = options_.tls},
-                       {&sessions_, &store_, &admin_}, read_bytes_, clock_, metrics_));
+        port_, GrpcPort::Open({.listen = options_.listen,
+                               .ports = options_.ports,
+                               .certificates = certificates_.get()},
+                              {&sessions_, &store_, &admin_}, read_bytes_, clock_, metrics_));
     MutexLock lock(&mu_);
     listen_address_ = port_->address();
     listening_ = port_.get();
@@ -168,14 +199,10 @@ class GrpcCoordServer final : public CoordServer {
     connection.version = kVersion;
     if (options_.tls.enabled()) {
       // A client's certificate, where `coordctl certs` has put one beside ours.
-      connection.tls.ca = options_.tls.ca;
       const size_t slash = options_.tls.cert.rfind('/');
-      const TlsFiles worker =
-          WorkerTlsFiles(slash == std::string::npos ? "." : options_.tls.cert.substr(0, slash));
-      if (worker.Validate().ok()) {
-        connection.tls.cert = worker.cert;
-        connection.tls.key = worker.key;
-      }
+      connection.tls =
+          OperatorTlsFiles(slash == std::string::npos ? "." : options_.tls.cert.substr(0, slash));
+      connection.tls.ca = options_.tls.ca;
     }
     COORDD_RETURN_IF_ERROR(WriteConnectionFile(options_.connection_file, connection));
     connection_written_ = true;
@@ -207,6 +234,7 @@ class GrpcCoordServer final : public CoordServer {
 
   // Thread-safe by itself; in the order in which one needs the other.
   ServerMetrics metrics_;
+  AuditLog audit_;
   Coordinator coordinator_;
   StateWriter writer_;
   ReadBytes read_bytes_;
@@ -214,6 +242,8 @@ class GrpcCoordServer final : public CoordServer {
   StoreService store_;
   AdminService admin_;
   std::unique_ptr<TargetsFile> targets_file_;
+  std::unique_ptr<ServerCertificates> certificates_;  // null: no TLS, as the next one
+  std::unique_ptr<CertificateWatch> certificate_watch_;
   std::unique_ptr<GrpcPort> port_;
   std::unique_ptr<HttpServer> http_;
 

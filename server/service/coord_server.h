@@ -11,6 +11,7 @@
 #include "common/grpc/tls.h"
 #include "common/net/address.h"
 #include "server/model/server_options.h"
+#include "server/service/audit_log.h"
 #include "server/store/state_place.h"
 
 namespace prometheus {
@@ -25,9 +26,10 @@ struct CoordServerOptions {
   std::optional<PortRange> ports;  // where port 0 picks from, in this order; absent: anywhere
   std::optional<HostPort> http = HostPort{"127.0.0.1", 29651};  // absent: off
   TlsFiles tls;                                                 // of gRPC
-  bool insecure = false;           // listen beyond loopback without TLS all the same
-  bool insecure_http = false;      // HTTP, which has no TLS, beyond loopback
-  std::string connection_file;     // written once ready, removed at the end; empty: none
+  bool insecure = false;        // listen beyond loopback without TLS all the same
+  bool insecure_http = false;   // HTTP, which has no TLS, beyond loopback
+  std::string connection_file;  // written once ready, removed at the end; empty: none
+  AuditOptions audit;
   std::string prometheus_file_sd;  // kept up to date with the members; empty: none
   StatePlace store;                // what is remembered beyond the end of the process
   StateStoreOptions state;         // owner and new_cluster_id are filled in where they are empty
@@ -54,6 +56,8 @@ class CoordServer {
   // With the ports that were picked.
   virtual HostPort listen_address() const = 0;
   virtual std::optional<HostPort> http_address() const = 0;
+  // Reads the certificates again, soon; what is open stays.
+  virtual void Reload() = 0;
   // Streams of workers that are open.
   virtual size_t sessions() const = 0;
   // Raised when another coordd has taken the state over: its owner stops this one then.

@@ -14,6 +14,14 @@
 
 namespace coordd {
 
+namespace {
+
+bool HasTerminal() {
+  return isatty(STDIN_FILENO) == 1 || isatty(STDOUT_FILENO) == 1 || isatty(STDERR_FILENO) == 1;
+}
+
+}  // namespace
+
 sigset_t EndSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -54,6 +62,10 @@ EndWatch::~EndWatch() {
 std::string EndWatch::ReadSignal() {
   signalfd_siginfo info = {};
   if (read(signals_, &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return "";
+  if (info.ssi_signo == SIGHUP && !HasTerminal()) {
+    reload_ = true;
+    return "";
+  }
   if (info.ssi_signo != SIGUSR2)
     return absl::StrCat("SIG", sigabbrev_np(static_cast<int>(info.ssi_signo)));
   if (options_.owner > 0 && info.ssi_pid == static_cast<uint32_t>(options_.owner))
@@ -70,7 +82,7 @@ std::string EndWatch::AwaitBefore(absl::Duration time) {
   return signal.empty() && owner_gone_ ? "the process that started it has ended" : signal;
 }
 
-std::string EndWatch::Await(const CoordServer& server, Clock& clock) {
+std::string EndWatch::Await(CoordServer& server, Clock& clock) {
   EndRule rule(options_.rule, clock.Now());
   while (true) {
     const absl::Time now = clock.Now();
@@ -87,6 +99,7 @@ std::string EndWatch::Await(const CoordServer& server, Clock& clock) {
     if (poll(waiting, 3, timeout_ms) < 0) continue;  // EINTR
     if (waiting[0].revents != 0) {
       if (std::string signal = ReadSignal(); !signal.empty()) return signal;
+      if (std::exchange(reload_, false)) server.Reload();
     }
     if (waiting[1].revents != 0) owner_gone_ = true;
     if (waiting[2].revents != 0) return std::string(server.state_loss().why().message());

@@ -19,7 +19,8 @@ struct EndWatchOptions {
   pid_t owner = 0;  // --exit-with; 0: nobody
 };
 
-// SIGTERM, SIGINT and SIGHUP end coordd; SIGUSR1 does, too, but so that its jobs go on when it is
+// SIGTERM and SIGINT end coordd, and SIGHUP one that has a terminal, which may have gone; one
+// without reads its certificates again. SIGUSR1 ends it, too, but so that its jobs go on when it is
 // started again; SIGUSR2 from its owner says that the job is over, as the
 // owner's own end does.
 sigset_t EndSignals();
@@ -37,17 +38,18 @@ class EndWatch {
   std::string AwaitBefore(absl::Duration time);
 
   // Blocks. Returns why coordd ends: "SIGTERM", or EndRule's sentence.
-  std::string Await(const CoordServer& server, Clock& clock);
+  std::string Await(CoordServer& server, Clock& clock);
 
  private:
   EndWatch(const EndWatchOptions& options, int signals, int owner)
       : options_(options), signals_(signals), owner_(owner) {}
-  std::string ReadSignal();
+  std::string ReadSignal();  // why coordd ends; empty: it does not
 
   const EndWatchOptions options_;
   int signals_;  // signalfd
   int owner_;    // pidfd; -1: none
   bool owner_gone_ = false;
+  bool reload_ = false;  // is wanted
 };
 
 }  // namespace coordd

@@ -8,15 +8,6 @@
 #include "server/model/event_log.h"
 
 namespace coordd {
-namespace {
-
-bool StrangersCause(Event::Kind kind) {
-  return kind == Event::Kind::kJoinRefused || kind == Event::Kind::kProtocolError ||
-         kind == Event::Kind::kStaleMessage;
-}
-
-}  // namespace
-
 void EventLines::Write(const Event& event, absl::Time now) {
   if (event.text.empty()) return;
   const std::string where =

@@ -9,8 +9,8 @@
 
 namespace coordd {
 
-// Not thread-safe. What a stranger can make happen as often as he likes is written seldom; the
-// events themselves (EventLog) and the metrics have all of them.
+// Not thread-safe. What a stranger can make happen as often as he likes is written seldom, in
+// events (EventLog) even more so; the metrics have all of it.
 class EventLines {
  public:
   void Write(const Event& event, absl::Time now);

@@ -52,12 +52,12 @@ absl::string_view TextOf(const grpc::Slice& bytes) {
 
 }  // namespace
 
-Session::Session(Kind kind, SessionId id, Call call, Inbox& inbox, ServerMetrics& metrics,
+Session::Session(Kind kind, SessionId id, Stream stream, Inbox& inbox, ServerMetrics& metrics,
                  std::function<void(SessionId)> on_done)
     : kind_(kind),
       id_(id),
       on_done_(std::move(on_done)),
-      call_(std::move(call)),
+      stream_(std::move(stream)),
       inbox_(inbox),
       metrics_(metrics),
       outbox_(BoundsOf(kind)),
@@ -178,7 +178,7 @@ void Session::Close(const absl::Status& status) {
 
 void Session::Break() {
   if (!Hold()) return;
-  call_.context->TryCancel();
+  stream_.context->TryCancel();
   LetGo();
 }
 
@@ -260,16 +260,17 @@ void Session::ReadNext() {
 
 void Session::OnReadDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&incoming_);
-  if (ok) call_.read.Add(incoming_.Length());
+  if (ok) stream_.read.Add(incoming_.Length());
   if (ok) {
     Take();
   } else {
     // A broken connection needs no words beyond those that the state finds for every loss.
-    Ended(call_.context->IsCancelled() ? "" : "it closed its side of the stream");
+    Ended(stream_.context->IsCancelled() ? "" : "it closed its side of the stream");
   }
 }
 
 void Session::Take() {
+  if (stream_.caller == nullptr) return;  // the session is closing, without a word of its client's
   grpc::Slice bytes;
   const bool is_small =
       incoming_.Length() <= RepeatedMessages::kMostBytes && incoming_.TrySingleSlice(&bytes).ok();
@@ -309,6 +310,7 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
+  if (in.message.has_join()) in.caller = stream_.caller;
   ParsedMessage parsed{.in = {}, .report = {.stream = id_, .words = 0}};
   AddReport(in.message, 1, parsed.report);
   auto together = std::make_shared<std::vector<Inbound>>();
@@ -319,7 +321,19 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
   return parsed;
 }
 
+absl::Status Session::MayGreet(const v1::NodeMessages& batch) const {
+  if (!batch.has_hello()) return absl::OkStatus();
+  const std::string& job = batch.hello().job();
+  const absl::Status allowed = MayCallWithToken(stream_.caller->identity, Call::kNodeSession, job);
+  if (!allowed.ok()) {
+    stream_.audit.Note(
+        {.call = Call::kNodeSession, .caller = stream_.caller, .job = job, .outcome = allowed});
+  }
+  return allowed;
+}
+
 absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& batch) {
+  COORDD_RETURN_IF_ERROR(MayGreet(batch));
   auto in = std::make_shared<std::vector<Inbound>>();
   std::vector<std::pair<int32_t, absl::Status>> refused;
   absl::Status status;
@@ -338,6 +352,13 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
   if (!status.ok()) {
     inbox_.Push(Inbox::Together(std::move(in)));  // what was right before
     return status;
+  }
+  for (Inbound& one : *in) {
+    if (const auto* shared = std::get_if<SharedMessage>(&one);
+        shared != nullptr && shared->message.has_join())
+      return absl::InvalidArgumentError("a relay broke the protocol: a Join of several members");
+    auto* const said = std::get_if<SessionMessage>(&one);
+    if (said != nullptr && said->message.has_join()) said->caller = stream_.caller;
   }
   for (const auto& [member, why] : refused) {
     MemberRuns runs;

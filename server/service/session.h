@@ -17,6 +17,8 @@
 #include "server/job/coordinator_state.h"
 #include "server/members/node_members.h"
 #include "server/metrics/server_metrics.h"
+#include "server/model/access_rules.h"
+#include "server/service/audit_log.h"
 #include "server/service/inbox.h"
 #include "server/service/repeated_messages.h"
 #include "server/service/session_outbox.h"
@@ -36,14 +38,17 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   static constexpr size_t kKeptBatchBytes = 4096;
 
   enum class Kind { kWorker, kNode };
-  struct Call {
+  struct Stream {
     grpc::CallbackServerContext* context;  // valid until OnDone
     ReadBytes::Counter read;               // counts for its connection
+    // Whose it is; null: that is not clear, and the session is closed before anything is read.
+    std::shared_ptr<const Caller> caller;
+    AuditLog& audit;
   };
 
   // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
   // its number among all sessions.
-  Session(Kind kind, SessionId id, Call call, Inbox& inbox, ServerMetrics& metrics,
+  Session(Kind kind, SessionId id, Stream stream, Inbox& inbox, ServerMetrics& metrics,
           std::function<void(SessionId)> on_done);
 
   // Begins to read; `self` keeps it until OnDone.
@@ -99,6 +104,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void Take();
   absl::StatusOr<ParsedMessage> Parse();
   absl::StatusOr<ParsedMessage> TakeNodeMessages(const v1::NodeMessages& batch);
+  absl::Status MayGreet(const v1::NodeMessages& batch) const;
   // What the state is told of the end; absent: it has been told, or knows of nobody.
   std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Offers what was parsed, or waits for room; then reads on.
@@ -117,7 +123,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   const Kind kind_;
   const SessionId id_;
   const std::function<void(SessionId)> on_done_;
-  Call call_;
+  Stream stream_;
 
   // Thread-safe by itself.
   Inbox& inbox_;

@@ -1,9 +1,11 @@
 #include "server/service/session_service.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/door/caller.h"
 
 namespace coordd {
 
@@ -22,8 +24,9 @@ MemberRuns RunsOf(std::vector<int32_t>::iterator begin, std::vector<int32_t>::it
 
 }  // namespace
 
-SessionService::SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics)
-    : clock_(clock), read_(read), inbox_(inbox), metrics_(metrics) {}
+SessionService::SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics,
+                               AuditLog& audit)
+    : clock_(clock), read_(read), inbox_(inbox), metrics_(metrics), audit_(audit) {}
 
 SessionService::Reactor* SessionService::Session(grpc::CallbackServerContext* context) {
   return Open(/*of_node=*/false, context);
@@ -38,16 +41,22 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   const auto kind = of_node ? WorkerSession::Kind::kNode : WorkerSession::Kind::kWorker;
   std::shared_ptr<WorkerSession> session;
   ReadBytes::Counter read = read_.Of(context->peer());
-  absl::Status refuse;
+  auto caller = CallerOf(*context);
+  if (caller.ok() && of_node) {
+    auto relay = std::make_shared<Caller>(**caller);
+    relay->of_node = true;
+    caller = std::move(relay);
+  }
+  absl::Status refuse = caller.status();
   {
     MutexLock lock(&mu_);
-    refuse = refuse_;
+    if (refuse.ok()) refuse = refuse_;
     if (refuse.ok() && sessions_.size() >= kMaxSessions)
       refuse = absl::ResourceExhaustedError(absl::StrCat("coordd has ", kMaxSessions, " sessions"));
     const SessionId id{++last_id_};
-    session =
-        std::make_shared<WorkerSession>(kind, id, WorkerSession::Call{context, std::move(read)},
-                                        inbox_, metrics_, [this](SessionId gone) { Forget(gone); });
+    session = std::make_shared<WorkerSession>(
+        kind, id, WorkerSession::Stream{context, std::move(read), caller.value_or(nullptr), audit_},
+        inbox_, metrics_, [this](SessionId gone) { Forget(gone); });
     sessions_.emplace(id, session);
     node_sessions_ += of_node ? 1 : 0;
     watches_.push_back({deadline, id, Watch::kJoin});

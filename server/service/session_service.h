@@ -27,7 +27,8 @@ class SessionService final
   // Twice the workers of the largest job: they may all reconnect while their old streams die.
   static constexpr size_t kMaxSessions = 1 << 18;
 
-  SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics);
+  SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics,
+                 AuditLog& audit);
 
   // For whoever has the turn; see CoordinatorOutlets. What goes to node sessions goes out at the
   // end of its turn (Tick), together.
@@ -60,6 +61,7 @@ class SessionService final
   ReadBytes& read_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
+  AuditLog& audit_;
 
   // Guarded by mu_.
   mutable Mutex mu_;

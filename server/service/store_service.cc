@@ -10,6 +10,7 @@
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 #include "common/protocol/proto_convert.h"
+#include "server/door/caller.h"
 
 namespace coordd {
 namespace {
@@ -153,9 +154,17 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
                                               decltype(StoreCall::request) request,
                                               std::function<void(StoreReply&)> fill) {
   const size_t bytes = BytesOf(request);
-  read_.Of(context->peer()).Add(bytes);
-  absl::Status refuse;
-  if (context->deadline() == std::chrono::system_clock::time_point::max())
+  const auto who = CallerOf(*context);
+  read_.Of(who.ok() ? (*who)->peer : context->peer()).Add(bytes);
+  absl::Status refuse = who.status();
+  if (refuse.ok()) refuse = MayCallWithToken((*who)->identity, coordd::Call::kStore, caller.job());
+  if (!refuse.ok()) {
+    audit_.Note({.call = coordd::Call::kStore,
+                 .caller = who.value_or(nullptr),
+                 .job = caller.job(),
+                 .outcome = refuse});
+  }
+  if (refuse.ok() && context->deadline() == std::chrono::system_clock::time_point::max())
     refuse = absl::InvalidArgumentError("a call of the store needs a deadline; this one has none");
   if (refuse.ok() && Keeps(request)) refuse = memory_.Room(bytes);
   CallId id;

@@ -11,6 +11,7 @@
 #include "server/door/read_bytes.h"
 #include "server/job/coordinator_state.h"
 #include "server/metrics/server_metrics.h"
+#include "server/service/audit_log.h"
 #include "server/service/inbox.h"
 
 namespace coordd {
@@ -21,8 +22,8 @@ class StoreService final : public v1::Store::CallbackService {
   // A generation of the largest job may wait for each other's addresses all at once.
   static constexpr size_t kMaxWaitingCalls = 1 << 18;
 
-  StoreService(ReadBytes& read, Inbox& inbox, ServerMetrics& metrics)
-      : read_(read), inbox_(inbox), metrics_(metrics) {}
+  StoreService(ReadBytes& read, Inbox& inbox, ServerMetrics& metrics, AuditLog& audit)
+      : read_(read), inbox_(inbox), metrics_(metrics), audit_(audit) {}
 
   // For the coordinator thread.
   void CarryOut(StoreReply&& reply);
@@ -71,6 +72,7 @@ class StoreService final : public v1::Store::CallbackService {
   ReadBytes& read_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
+  AuditLog& audit_;
   MemoryGuard memory_;
 
   // Guarded by mu_.

@@ -89,7 +89,7 @@ class ServiceTest(processes.TestCase):
         grpc_port, http_port = free_ports(2)
         line = next(line for line in lines_of(UNIT) if line.startswith("ExecStart=")).partition("=")[2]
         line = line.replace("/usr/bin/coordd", program("coordd")).replace("29650", str(grpc_port)).replace("29651", str(http_port))
-        variables = {"CREDENTIALS_DIRECTORY": tls, "COORDD_OPTIONS": "--log-level info"}
+        variables = {"CREDENTIALS_DIRECTORY": tls, "COORDD_OPTIONS": "--log-level info", "STATE_DIRECTORY": state}
         command = shlex.split(re.sub(r"\$\{?(\w+)\}?", lambda name: variables[name.group(1)], line))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(self.path("notify"))
@@ -99,7 +99,7 @@ class ServiceTest(processes.TestCase):
             self.assertEqual(manager.recv(4096).decode().splitlines()[0], "READY=1")
             # What it says holds: it takes a worker, whose certificate is of the same folder.
             self.run_ok(program("coordctl"), "status", "--coordinator", f"127.0.0.1:{grpc_port}", "--tls-ca", f"{tls}/ca.crt",
-                        "--tls-cert", f"{tls}/worker.crt", "--tls-key", f"{tls}/worker.key")
+                        "--tls-cert", f"{tls}/operator.crt", "--tls-key", f"{tls}/operator.key")
             service.child.terminate()
             self.assertEqual(manager.recv(4096).decode(), "STOPPING=1")
         self.assertEqual(service.wait(), 0)

@@ -70,7 +70,7 @@ class DoorTest(processes.TestCase):
     def status_of(self, coordd, folder=None):
         command = [program("coordctl"), "status", "--coordinator", coordd.listen]
         if folder:
-            command += ["--tls-ca", f"{folder}/ca.crt", "--tls-cert", f"{folder}/worker.crt", "--tls-key", f"{folder}/worker.key"]
+            command += ["--tls-ca", f"{folder}/ca.crt", "--tls-cert", f"{folder}/operator.crt", "--tls-key", f"{folder}/operator.key"]
         return self.run_command(*command)
 
     def joining(self, coordd, job, **variables):

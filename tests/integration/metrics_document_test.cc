@@ -98,6 +98,8 @@ void Exercise(ServerMetrics& metrics) {
   metrics.OnStateCommit(absl::StatusCode::kOk, absl::Milliseconds(3));
   metrics.OnSessionDropped(ServerMetrics::Drop::kNoJoin);
   metrics.OnConnectionRefused("full");
+  metrics.OnCallDenied("Dismiss", "worker");
+  metrics.SetCertificateEnd(absl::FromUnixSeconds(1));
   metrics.OnStoreCallStarted();
   metrics.OnStoreCallEnded("get", absl::StatusCode::kOk);
   metrics.OnHttpRequest("/", 200);

@@ -48,7 +48,7 @@ constexpr VariableRow kRows[] = {
      "for each worker."},
 
     {"COORDD_TOKEN_FILE", kSecrets, "File with the job's token", "a path", "no token",
-     "workers, coordrun",
+     "workers, coordctl, coordrun",
      "Nobody but the file's owner may be able to read it. coordrun makes a token for each run "
      "unless it is given one."},
     {"COORDD_TLS_CA", kSecrets, "Certificate authority of coordd", "path of a PEM file", "no TLS",

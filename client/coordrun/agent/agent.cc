@@ -224,7 +224,7 @@ absl::Status Agent::WriteFiles() {
     }
     const std::string path = absl::StrCat(directory_, "/", file.name());
     COORDD_RETURN_IF_ERROR(WriteFileAtomically(path, file.contents(), 0600));
-    files_[file.variable()] = path;
+    if (!file.variable().empty()) files_[file.variable()] = path;
   }
   return absl::OkStatus();
 }

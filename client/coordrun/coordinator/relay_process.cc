@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@
 #include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
 #include "common/base/unix_path.h"
+#include "common/grpc/certs.h"
 
 namespace coordd {
 namespace {
@@ -40,6 +42,16 @@ std::string LastWordsOf(ChildProcess& process) {
 }
 
 constexpr char kSocketName[] = "/relay";
+
+// Of the relay's own certificate, where its launcher has put one beside the workers'.
+std::vector<std::string> OwnCertificate(const Environment& environment) {
+  const std::string worker = Variable(environment, "COORDD_TLS_CERT");
+  const std::string directory =
+      std::filesystem::path(worker.empty() ? "/" : worker).parent_path().string();
+  const TlsFiles files = RoleTlsFiles(directory, Role::kNode);
+  if (worker.empty() || !files.Validate().ok()) return {};
+  return {"--tls-cert", files.cert, "--tls-key", files.key};
+}
 
 OwnedFd OpenIfLong(const std::string& directory) {
   if (directory.size() + std::strlen(kSocketName) <= kUnixPathBytesMax) return OwnedFd();
@@ -72,6 +84,8 @@ absl::StatusOr<ChildProcess> RelayProcess::Begin(int ready_fd) {
   ChildRequest request = {
       .command = {(coordd.parent_path() / "coordd-relay").string(), "--listen", address_},
       .environment = environment_};
+  for (std::string& argument : OwnCertificate(environment_))
+    request.command.push_back(std::move(argument));
   if (ready_fd >= 0) {
     request.command.insert(request.command.end(), {"--ready-fd", absl::StrCat(ready_fd)});
     request.inherited_fd = ready_fd;

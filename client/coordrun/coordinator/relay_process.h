@@ -28,7 +28,8 @@ bool WantsRelay(const RunOptions& options, int32_t np, int32_t local);
 class RelayProcess {
  public:
   // At a socket in `directory`, however long the name of that is. `environment`: a worker's, which
-  // says where coordd is.
+  // says where coordd is. The relay has a certificate of its own where node.crt and node.key lie
+  // beside the worker's, else the worker's.
   RelayProcess(const std::string& directory, Environment environment);
 
   // Starts the relay, which takes workers when this returns. UNAVAILABLE, NOT_FOUND: why not, one

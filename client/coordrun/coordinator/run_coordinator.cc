@@ -11,6 +11,7 @@
 #include "client/coordrun/plan/program_name.h"
 #include "client/coordrun/plan/worker_environment.h"
 #include "client/coordrun/process/run_directory.h"
+#include "common/base/identity.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/token_file.h"
@@ -42,11 +43,15 @@ TlsFiles TlsOf(const RunOptions& options, const Environment& environment) {
 constexpr absl::Duration kProbeWithin = absl::Seconds(2);
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
+// The longest run that anybody has told of, and half as much. The authority is this run's alone,
+// and its key is gone at once.
+constexpr absl::Duration kCertificatesLast = absl::Hours(24 * 90);
 
 absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
                       const Environment& environment, Rendezvous* rendezvous) {
   rendezvous->address = options.coordinator;
   rendezvous->tls = TlsOf(options, environment);
+  rendezvous->launcher_tls = rendezvous->tls;
   if (rendezvous->token_file.empty()) {
     rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
   }
@@ -72,6 +77,22 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
                                                      const std::string& listen_host) {
   if (listen_host != "0.0.0.0" && listen_host != "::") return std::vector<std::string>{listen_host};
   return OwnAddresses(options.networks);
+}
+
+// That of workers is good for all jobs of this coordd, which has no others: a program may make more
+// than one (torch's groups each are).
+CertOptions CertificatesOfRun(const std::vector<std::string>& addresses,
+                              const Environment& environment) {
+  const std::string user = NameFrom(Variable(environment, "USER"));
+  CertOptions certs;
+  certs.server_names = addresses;
+  for (const std::string& name : OwnNames()) certs.server_names.push_back(name);
+  certs.lifetime = kCertificatesLast;
+  certs.clients = {{Role::kWorker, kAnyName},
+                   {Role::kNode, kAnyName},
+                   {Role::kLauncher, user},
+                   {Role::kOperator, user}};
+  return certs;
 }
 
 }  // namespace
@@ -142,13 +163,13 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
       CoorddArgument(options, "--store").value_or(absl::StrCat("sqlite:", directory, "/state"));
   if (options.tls) {
     const std::string certificates = directory + "/tls";
-    CertOptions certs;
-    certs.server_names = addresses;
-    for (const std::string& name : OwnNames()) certs.server_names.push_back(name);
-    COORDD_RETURN_IF_ERROR(MakeCertificates(certificates, certs));
+    COORDD_RETURN_IF_ERROR(
+        MakeCertificates(certificates, CertificatesOfRun(addresses, environment)));
     unlink((certificates + "/ca.key").c_str());  // nothing more is to be signed in this run
     setup.tls = ServerTlsFiles(certificates);
     rendezvous.tls = WorkerTlsFiles(certificates);
+    rendezvous.launcher_tls = RoleTlsFiles(certificates, Role::kLauncher);
+    rendezvous.node_tls = RoleTlsFiles(certificates, Role::kNode);
   }
   auto started = StartCoordinator(options, setup, environment, StartBy(options, clock), clock);
   if (absl::IsUnavailable(started.status())) {

@@ -102,7 +102,9 @@ absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
   const std::pair<const char*, std::string> files[] = {{"COORDD_TOKEN_FILE", rendezvous.token_file},
                                                        {"COORDD_TLS_CA", rendezvous.tls.ca},
                                                        {"COORDD_TLS_CERT", rendezvous.tls.cert},
-                                                       {"COORDD_TLS_KEY", rendezvous.tls.key}};
+                                                       {"COORDD_TLS_KEY", rendezvous.tls.key},
+                                                       {"", rendezvous.node_tls.cert},
+                                                       {"", rendezvous.node_tls.key}};
   for (const auto& [variable, path] : files) {
     if (path.empty()) continue;
     COORDD_ASSIGN_OR_RETURN(std::string contents, Contents(path));

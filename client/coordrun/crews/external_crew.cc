@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordrun/coordinator/run_target.h"
 #include "client/coordrun/plan/commands.h"
 
 namespace coordd {
@@ -71,8 +72,7 @@ void ExternalCrew::Handle(absl::Span<const pollfd> /*fds*/, absl::Time now, Crew
   if (ended_ || now < next_look_) return;
   if (given_up_) return EndAll({.code = 1, .signal = 0}, events);
   next_look_ = now + kLookEvery;
-  const auto state =
-      FetchState({rendezvous_.address, rendezvous_.tls}, rendezvous_.job, kLookTimeout);
+  const auto state = FetchState(TargetOf(rendezvous_), rendezvous_.job, kLookTimeout);
   if (!state.ok()) return;
   for (const v1::JobState& job : state->jobs()) {
     if (job.name() == rendezvous_.job) Take(job, events);

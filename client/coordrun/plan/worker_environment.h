@@ -17,8 +17,10 @@ namespace coordd {
 struct Rendezvous {
   std::string address;  // host:port
   std::string job;
-  std::string token_file;  // empty: no token
-  TlsFiles tls;            // a worker's; empty: no TLS
+  std::string token_file;      // empty: no token
+  TlsFiles tls;                // a worker's; empty: no TLS
+  TlsFiles launcher_tls = {};  // coordrun's own, likewise
+  TlsFiles node_tls = {};      // of the relays of its nodes; empty: they have a worker's
   // A name of this run, unique, which begins COORDD_LAUNCH_ID of each worker. Empty: coordrun does
   // not see how they end.
   std::string launch_id = "";

@@ -3,6 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordrun/coordinator/run_target.h"
 #include "client/coordrun/process/read_lines.h"
 #include "common/base/status_macros.h"
 
@@ -23,8 +24,7 @@ absl::Status CoordinatorKeeper::SetUp(const RunPlan& plan, const std::string& di
 absl::Status CoordinatorKeeper::CheckSpeaks() const {
   if (options_.coordinator.empty()) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(CheckNamed(rendezvous(), clock_));
-  const auto state =
-      FetchState({rendezvous().address, rendezvous().tls}, rendezvous().job, kFirstLookTimeout);
+  const auto state = FetchState(TargetOf(rendezvous()), rendezvous().job, kFirstLookTimeout);
   const absl::Status& status = state.status();
   const bool is_final = absl::IsFailedPrecondition(status) || absl::IsUnauthenticated(status);
   return is_final ? status : absl::OkStatus();
@@ -32,7 +32,7 @@ absl::Status CoordinatorKeeper::CheckSpeaks() const {
 
 std::optional<v1::ServerState> CoordinatorKeeper::FetchView(absl::Duration timeout) const {
   if (rendezvous().address.empty() || has_ended()) return std::nullopt;
-  auto state = FetchState({rendezvous().address, rendezvous().tls}, rendezvous().job, timeout);
+  auto state = FetchState(TargetOf(rendezvous()), rendezvous().job, timeout);
   if (!state.ok()) return std::nullopt;
   return *std::move(state);
 }

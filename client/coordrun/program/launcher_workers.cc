@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordrun/coordinator/run_target.h"
 #include "client/coordrun/process/last_words.h"
 #include "client/coordrun/program/launcher.h"
 #include "common/base/log.h"
@@ -62,7 +63,8 @@ void Launcher::StartReporter() {
     token = *std::move(read);
   }
   auto reporter =
-      ExitReporter::Start({rendezvous.address, rendezvous.tls}, rendezvous.job, std::move(token));
+      ExitReporter::Start({.address = rendezvous.address, .tls = rendezvous.launcher_tls},
+                          rendezvous.job, std::move(token));
   if (reporter.ok()) reporter_ = *std::move(reporter);
 }
 
@@ -133,8 +135,8 @@ std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) {
     if (!launch.empty()) request.add_launches(launch);
   }
   if (request.launches().empty() || rendezvous.address.empty()) return leave;
-  const auto reply = DismissWorkers({rendezvous.address, rendezvous.tls}, request, kJudgeTimeout);
-  if (absl::IsFailedPrecondition(reply.status())) {
+  const auto reply = DismissWorkers(TargetOf(rendezvous), request, kJudgeTimeout);
+  if (absl::IsFailedPrecondition(reply.status()) || absl::IsPermissionDenied(reply.status())) {
     // They may still come to an end by themselves, or do what they do on SIGTERM.
     output_.Say(absl::StrCat("coordrun: workers of hosts that are gone cannot be asked to leave: ",
                              reply.status().message(), "; they get SIGTERM after --drain-grace ",

@@ -9,12 +9,16 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/support/temp_directory.h"
 
 namespace coordd {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
@@ -40,6 +44,21 @@ bool Verifies(X509* leaf, X509* ca, int purpose) {
   return good;
 }
 
+std::vector<std::string> UrisOf(X509* certificate) {
+  std::vector<std::string> uris;
+  auto* names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names, i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                      static_cast<size_t>(ASN1_STRING_length(uri)));
+  }
+  GENERAL_NAMES_free(names);
+  return uris;
+}
+
 mode_t ModeOf(const std::string& path) {
   struct stat found = {};
   return stat(path.c_str(), &found) == 0 ? found.st_mode & 0777 : 0;
@@ -56,6 +75,63 @@ TEST(MakeCertificates, GivesEachSideWhatItMayDo) {
   EXPECT_FALSE(Verifies(server.get(), ca.get(), X509_PURPOSE_SSL_CLIENT));
   EXPECT_TRUE(Verifies(worker.get(), ca.get(), X509_PURPOSE_SSL_CLIENT));
   EXPECT_FALSE(Verifies(worker.get(), ca.get(), X509_PURPOSE_SSL_SERVER));
+}
+
+TEST(MakeCertificates, SaysInEachClientsWhoItIs) {
+  const TempDirectory directory;
+  CertOptions options;
+  options.clients = {{Role::kWorker, "train7"}, {Role::kLauncher, "alice"}};
+  ASSERT_TRUE(MakeCertificates(directory.path(), options).ok());
+  EXPECT_THAT(UrisOf(Load(directory / "worker.crt").get()), ElementsAre("coordd://worker/train7"));
+  EXPECT_THAT(UrisOf(Load(directory / "launcher.crt").get()),
+              ElementsAre("coordd://launcher/alice"));
+  EXPECT_THAT(UrisOf(Load(directory / "server.crt").get()), testing::IsEmpty());
+  EXPECT_EQ(access((directory / "operator.crt").c_str(), F_OK), -1);
+}
+
+TEST(MakeCertificates, MakesWorkersOfAnyJobAndAnOperatorUnlessToldOtherwise) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  EXPECT_THAT(UrisOf(Load(directory / "worker.crt").get()), ElementsAre("coordd://worker/*"));
+  EXPECT_THAT(UrisOf(Load(directory / "operator.crt").get()),
+              ElementsAre("coordd://operator/owner"));
+  EXPECT_EQ(OperatorTlsFiles(directory.path()).cert, directory / "operator.crt");
+}
+
+TEST(AddCertificate, IsOfTheSameAuthority) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  ASSERT_TRUE(AddCertificate(directory.path(), "viewer-grafana", {Role::kViewer, "grafana"},
+                             absl::Hours(24))
+                  .ok());
+  const Certificate made = Load(directory / "viewer-grafana.crt");
+  EXPECT_THAT(UrisOf(made.get()), ElementsAre("coordd://viewer/grafana"));
+  EXPECT_TRUE(Verifies(made.get(), Load(directory / "ca.crt").get(), X509_PURPOSE_SSL_CLIENT));
+  EXPECT_FALSE(Verifies(made.get(), Load(directory / "ca.crt").get(), X509_PURPOSE_SSL_SERVER));
+  EXPECT_EQ(ModeOf(directory / "viewer-grafana.key"), 0600u);
+}
+
+TEST(AddCertificate, OverwritesNothingAndNeedsTheAuthoritysKey) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  const Identity worker{Role::kWorker, kAnyName};
+  EXPECT_EQ(AddCertificate(directory.path(), "worker", worker, absl::Hours(1)).code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(AddCertificate(directory.path(), "w", {Role::kWorker, "a,b"}, absl::Hours(1)).code(),
+            absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(unlink((directory / "ca.key").c_str()), 0);
+  const absl::Status status = AddCertificate(directory.path(), "w", worker, absl::Hours(1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ca.key"));
+}
+
+TEST(OperatorTlsFiles, AreAWorkersWhereThereIsNoOperator) {
+  const TempDirectory directory;
+  CertOptions options;
+  options.clients = {{Role::kWorker, kAnyName}};
+  ASSERT_TRUE(MakeCertificates(directory.path(), options).ok());
+  EXPECT_EQ(OperatorTlsFiles(directory.path()).cert, directory / "worker.crt");
+  EXPECT_FALSE(OperatorTlsFiles(directory / "none").enabled());
 }
 
 TEST(MakeCertificates, NamesThisMachineAndTheGivenNames) {
@@ -93,7 +169,8 @@ TEST(MakeCertificates, KeepsKeysFromOthers) {
 TEST(MakeCertificates, TouchesNothingWhenOneIsThere) {
   const TempDirectory directory;
   ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
-  for (const char* name : {"ca.crt", "ca.key", "server.crt", "server.key", "worker.key"})
+  for (const char* name : {"ca.crt", "ca.key", "server.crt", "server.key", "worker.key",
+                           "operator.crt", "operator.key"})
     ASSERT_EQ(unlink((directory / name).c_str()), 0);
   const std::string before = FileText(directory / "worker.crt");
   const absl::Status status = MakeCertificates(directory.path(), {});

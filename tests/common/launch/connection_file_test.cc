@@ -138,7 +138,7 @@ TEST(ServiceConnections, AreThoseOfTheDirectorysOwner) {
   EXPECT_EQ(access((directory / "dead.json").c_str(), F_OK), 0) << "another user's file stays";
 }
 
-TEST(ServiceConnections, AreGivenTheWorkersCertificate) {
+TEST(ServiceConnections, AreGivenTheOperatorsCertificate) {
   const TempDirectory directory;
   CertOptions options;
   ASSERT_TRUE(MakeCertificates(directory / "tls", options).ok());
@@ -147,7 +147,7 @@ TEST(ServiceConnections, AreGivenTheWorkersCertificate) {
   ASSERT_TRUE(WriteConnectionFile(directory / "alive.json", service).ok());
   const std::vector<Connection> found = ServiceConnections(directory.path(), directory / "tls");
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].tls.cert, directory / "tls/worker.crt");
+  EXPECT_EQ(found[0].tls.cert, directory / "tls/operator.crt");
   EXPECT_EQ(found[0].tls.ca, directory / "tls/ca.crt");
 }
 

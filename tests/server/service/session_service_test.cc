@@ -74,7 +74,8 @@ class SessionServiceTest : public testing::Test {
   ServerMetrics metrics_{registry_, clock_.Now()};
   Coordinator coordinator_{ServerOptions(), Epoch(7), clock_, metrics_};
   ReadBytes read_;
-  SessionService service_{clock_, read_, coordinator_.inbox(), metrics_};
+  AuditLog audit_{metrics_, clock_};
+  SessionService service_{clock_, read_, coordinator_.inbox(), metrics_, audit_};
   std::unique_ptr<grpc::Server> server_;
   HostPort address_;
 };

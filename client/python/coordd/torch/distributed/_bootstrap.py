@@ -15,6 +15,7 @@ from coordd import _library, _native, _programs
 from coordd.exceptions import CoorddError
 
 _READY_S = 30.0
+_JOB_BYTES = 104  # with what follows it is a name still; a worker's certificate for a job is good for what is called after it
 _TLS = {"tls_ca": "ca.crt", "tls_cert": "worker.crt", "tls_key": "worker.key"}
 
 _found: Dict[str, Any] = {}  # how this process reaches the coordd that it has found first
@@ -29,7 +30,7 @@ def join(store, rank: int, size: int, timeout_s: float) -> _native.Worker:
     store.set(f"coordd/{turn}/host/{rank}", _host())
     key = f"coordd/{turn}/place"
     if rank == 0:
-        job = _native.launch().job[:64] or "torch"
+        job = _native.launch().job[:_JOB_BYTES] or "torch"
         place = {**(_known() or _start(store, turn, size)), "job": f"{job}.group-{os.urandom(8).hex()}"}
         store.set(key, json.dumps(place))
     place = json.loads(store.get(key))

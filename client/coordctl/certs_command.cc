@@ -1,0 +1,89 @@
+#include "client/coordctl/certs_command.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/certs.h"
+#include "common/grpc/tls.h"
+
+namespace coordd {
+namespace {
+
+std::string UserName(const Environment& environment) {
+  const std::string user = Variable(environment, "USER");
+  return NameFrom(user.empty() ? Variable(environment, "LOGNAME") : user);
+}
+
+nlohmann::ordered_json JsonOf(const TlsFiles& files) {
+  return {{"cert", files.cert}, {"key", files.key}, {"ca", files.ca}};
+}
+
+std::string VariablesOf(const TlsFiles& files) {
+  return absl::StrCat("COORDD_TLS_CERT=", files.cert, " COORDD_TLS_KEY=", files.key,
+                      " COORDD_TLS_CA=", files.ca, "\n");
+}
+
+absl::StatusOr<std::string> AddOne(const CertsArguments& arguments, bool as_json,
+                                   const Environment& environment) {
+  COORDD_ASSIGN_OR_RETURN(const Identity client, IdentityAskedFor(arguments, environment));
+  const std::string stem = arguments.names.empty()
+                               ? std::string(Name(client.role))
+                               : absl::StrCat(Name(client.role), "-", client.name);
+  COORDD_RETURN_IF_ERROR(
+      AddCertificate(arguments.directory, stem, client, absl::Hours(24 * arguments.days)));
+  const std::string path = absl::StrCat(arguments.directory, "/", stem);
+  const TlsFiles files = {path + ".crt", path + ".key", arguments.directory + "/ca.crt"};
+  if (as_json) {
+    const nlohmann::ordered_json json = {{std::string(Name(client.role)), JsonOf(files)}};
+    return json.dump();
+  }
+  return absl::StrCat(ToString(client), ": ", VariablesOf(files));
+}
+
+}  // namespace
+
+absl::StatusOr<Identity> IdentityAskedFor(const CertsArguments& arguments,
+                                          const Environment& environment) {
+  const std::optional<Role> role = RoleNamed(arguments.role);
+  if (!role.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--role is \"", arguments.role, "\", expected operator, launcher, worker, node or viewer"));
+  }
+  if (arguments.names.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--name is there ", arguments.names.size(),
+                     " times with --role, expected the one name of whom the certificate is"));
+  }
+  if (!arguments.names.empty()) return MakeIdentity(*role, arguments.names[0]);
+  const bool is_any = *role == Role::kWorker || *role == Role::kNode;
+  return MakeIdentity(*role, is_any ? kAnyName : UserName(environment));
+}
+
+absl::StatusOr<std::string> MakeCerts(const CertsArguments& arguments, bool as_json,
+                                      const Environment& environment) {
+  if (!arguments.role.empty()) return AddOne(arguments, as_json, environment);
+  CertOptions options;
+  options.server_names = arguments.names;
+  options.lifetime = absl::Hours(24 * arguments.days);
+  options.clients = {{Role::kWorker, kAnyName}, {Role::kOperator, UserName(environment)}};
+  COORDD_RETURN_IF_ERROR(MakeCertificates(arguments.directory, options));
+  const TlsFiles server = ServerTlsFiles(arguments.directory);
+  const TlsFiles worker = WorkerTlsFiles(arguments.directory);
+  const TlsFiles oper = RoleTlsFiles(arguments.directory, Role::kOperator);
+  if (as_json) {
+    const nlohmann::ordered_json json = {
+        {"server", JsonOf(server)}, {"worker", JsonOf(worker)}, {"operator", JsonOf(oper)}};
+    return json.dump();
+  }
+  return absl::StrCat(
+      "coordd: --tls-cert ", server.cert, " --tls-key ", server.key, " --tls-ca ", server.ca, "\n",
+      "workers: ", VariablesOf(worker), ToString(options.clients[1]), ": ", VariablesOf(oper),
+      "Keep ", arguments.directory,
+      "/ca.key where nobody else can read it, or delete it: only more certificates need it "
+      "(--role).\n");
+}
+
+}  // namespace coordd

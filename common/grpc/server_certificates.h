@@ -1,0 +1,62 @@
+// A server's certificates, which may be replaced while it serves. (io)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/grpc/tls.h"
+
+namespace grpc {
+class ServerCredentials;
+}
+
+namespace coordd {
+
+// Thread-safe. Outlives the servers that have credentials of it.
+class ServerCertificates {
+ public:
+  // INVALID_ARGUMENT: as TlsFiles::Validate. REQUIRES: files.enabled().
+  static absl::StatusOr<std::unique_ptr<ServerCertificates>> Load(const TlsFiles& files);
+  ~ServerCertificates();
+
+  // Whether the files are others than those that were read last, or have been written since; what
+  // is in them is not looked at.
+  bool FilesChanged() const;
+  // Reads the files again. Handshakes that begin from now on have what is in them; connections that
+  // are there stay. False: it is what there was. INVALID_ARGUMENT: as Load, and nothing changes.
+  absl::StatusOr<bool> Reload();
+
+  // When the first of the server's own chain ends, or the last authority in `ca`.
+  absl::Time end() const;
+
+  // For one server: clients have to present a certificate.
+  std::shared_ptr<grpc::ServerCredentials> NewCredentials();
+
+ private:
+  class Credentials;
+  struct Fetcher;  // of one server: what it has seen
+  struct Stamp {
+    int64_t device = 0, file = 0, size = 0, changed_ns = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+
+  explicit ServerCertificates(const TlsFiles& files);
+  std::vector<Stamp> Stamps() const;
+
+  // Constant after construction.
+  const TlsFiles files_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  TlsPems pems_ ABSL_GUARDED_BY(mu_);
+  std::vector<Stamp> stamps_ ABSL_GUARDED_BY(mu_);
+  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::unique_ptr<Fetcher>> fetchers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

@@ -1,0 +1,182 @@
+// Who may do what with which job: what of CoordinatorState asks the access rules.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/protocol/proto_convert.h"
+#include "server/job/coordinator_state.h"
+#include "server/job/job_state.h"
+#include "server/model/access_rules.h"
+#include "server/model/validate_message.h"
+
+namespace coordd {
+namespace {
+
+// Whether the certificate allows to bring this worker. Whether the worker may come, its job says.
+absl::Status MayBring(const Caller& caller, const v1::Join& join) {
+  const Call call = caller.of_node ? Call::kNodeSession : Call::kJoin;
+  COORDD_RETURN_IF_ERROR(MayCallWithToken(caller.identity, call, join.job()));
+  return caller.of_node
+             ? MaySpeakFor(caller.identity, join.host().hostname(), join.host().node_id())
+             : absl::OkStatus();
+}
+
+// Nobody, without a name that a certificate proves.
+std::string OwnerText(const Identity& identity) {
+  const bool is_somebody = identity != WithoutTls() && identity.role != Role::kNone;
+  return is_somebody ? ToString(identity) : std::string();
+}
+
+}  // namespace
+
+absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const std::string& job,
+                                       absl::string_view token) const {
+  JobClaim claim{.job = job};
+  const auto it = jobs_.find(job);
+  claim.exists = it != jobs_.end();
+  if (claim.exists) {
+    claim.owner = it->second->owner();
+    claim.knows_token = it->second->IsKnownBy(token);
+  }
+  return coordd::MayCall(caller.identity, call, claim);
+}
+
+absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetStateRequest& request,
+                                          absl::Time now, v1::ServerState* state) const {
+  if (!request.job().empty()) {
+    COORDD_RETURN_IF_ERROR(MayCall(caller, Call::kGetState, request.job(), request.token()));
+    Describe(request.job(), now, state);
+    return absl::OkStatus();
+  }
+  state->set_epoch(ToInt(epoch_));
+  absl::Status refused;
+  for (const auto& [name, job] : jobs_) {
+    const absl::Status allowed = MayCall(caller, Call::kGetState, name, request.token());
+    if (refused.ok()) refused = allowed;
+    if (allowed.ok()) job->Describe(now, state->add_jobs());
+  }
+  return state->jobs().empty() ? refused : absl::OkStatus();
+}
+
+// By its name, or the only one that the caller may do it to.
+absl::StatusOr<JobState*> CoordinatorState::JobMeant(const DismissCall& in) const {
+  const std::string& name = in.request.job();
+  const auto may = [&](const std::string& job) {
+    return in.caller == nullptr ? absl::OkStatus()
+                                : MayCall(*in.caller, Call::kDismiss, job, in.request.token());
+  };
+  if (!name.empty()) {
+    COORDD_RETURN_IF_ERROR(may(name));
+    const auto job = jobs_.find(name);
+    if (job != jobs_.end()) return job->second.get();
+    return absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
+  }
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> running;
+  JobState* found = nullptr;
+  absl::Status refused;
+  for (const auto& [job_name, job] : jobs_) {
+    if (job->ended()) continue;
+    const absl::Status allowed = may(job_name);
+    if (refused.ok()) refused = allowed;
+    if (!allowed.ok()) continue;
+    found = job.get();
+    running.push_back(job_name);
+  }
+  if (running.empty()) return refused.ok() ? absl::NotFoundError("no job is running") : refused;
+  if (running.size() == 1) return found;
+  const size_t jobs = running.size();
+  running.resize(std::min(jobs, kNamed));
+  return absl::InvalidArgumentError(
+      absl::StrCat(jobs, " jobs are running (", absl::StrJoin(running, ", "),
+                   jobs > kNamed ? ", ..." : "", "): expected the name of one (--job)"));
+}
+
+void CoordinatorState::RefuseFirstMessage(SessionId session, const Turn& turn) {
+  const absl::Status why =
+      absl::InvalidArgumentError("the first message of a session must be Join");
+  Event event{.kind = Event::Kind::kProtocolError};
+  event.code = why.code();
+  event.text = std::string(why.message());
+  turn.effects.events.push_back(std::move(event));
+  Close(session, why, turn.effects);
+}
+
+void CoordinatorState::OnJoin(const SessionMessage& in, const Turn& turn) {
+  const v1::Join& join = in.message.join();
+  const absl::Status status = Admit(in, turn);
+  if (status.ok()) {
+    job_of_session_[in.session] = join.job();
+    return;
+  }
+  Close(in.session, status, turn.effects);
+  if (absl::IsUnavailable(status) && FromProto(join.asking_for()) > absl::ZeroDuration()) return;
+  Event event{.kind = Event::Kind::kJoinRefused};
+  // Not the name as it was sent: it may be anything.
+  if (jobs_.contains(join.job())) event.job = join.job();
+  event.code = status.code();
+  event.text = OneLine(status.message());
+  event.caller = in.caller;
+  turn.effects.events.push_back(std::move(event));
+}
+
+absl::Status CoordinatorState::Admit(const SessionMessage& in, const Turn& turn) {
+  const v1::Join& join = in.message.join();
+  if (stopping_) return absl::UnavailableError("this coordd is stopping");
+  if (join.versions().protocol() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker speaks protocol version ", join.versions().protocol(), ", coordd ",
+                     kVersion, " speaks version ", kProtocolVersion));
+  }
+  COORDD_RETURN_IF_ERROR(ValidateJoin(join));
+  if (in.caller != nullptr) COORDD_RETURN_IF_ERROR(MayBring(*in.caller, join));
+  const auto it = jobs_.find(join.job());
+  if (join.has_resume() && it == jobs_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", join.worker_id(), " cannot resume: this coordd knows no job ", join.job()));
+  }
+  if (it != jobs_.end()) return AdmitTo(*it->second, in, turn);
+  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(turn.effects)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
+  }
+  auto job = std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_,
+                                        turn.now);
+  COORDD_RETURN_IF_ERROR(AdmitTo(*job, in, turn));
+  jobs_[join.job()] = std::move(job);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorState::MayOwnOneMore(const std::string& owner) const {
+  const int64_t running = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    return entry.second->owner() == owner && !entry.second->ended();
+  });
+  if (running < options_.max_jobs_per_owner) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(owner, " has ", running,
+                   " jobs at this coordd already, as many as one may have "
+                   "(--max-jobs-per-owner)"));
+}
+
+// Who brings the first member of a job has made it.
+absl::Status CoordinatorState::AdmitTo(JobState& job, const SessionMessage& in, const Turn& turn) {
+  const bool begins = job.ended();
+  const std::string before = job.owner();
+  const std::string owner = in.caller == nullptr ? "" : OwnerText(in.caller->identity);
+  const bool is_bounded = !owner.empty() && in.caller->identity.role != Role::kOperator;
+  if (begins && is_bounded) COORDD_RETURN_IF_ERROR(MayOwnOneMore(owner));
+  if (begins) job.SetOwner(owner);
+  const size_t first = turn.effects.events.size();
+  const absl::Status status = job.Join(in.session, in.message.join(), turn);
+  for (size_t i = first; i < turn.effects.events.size(); ++i) {
+    Event& event = turn.effects.events[i];
+    if (event.kind == Event::Kind::kJobCreated) event.caller = in.caller;
+  }
+  if (begins && !status.ok()) job.SetOwner(before);
+  return status;
+}
+
+}  // namespace coordd

@@ -1,0 +1,52 @@
+// Reads coordd's certificates again when their files change, and tells in time when they end. (io)
+#pragma once
+
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "common/base/bounded_queue.h"
+#include "common/base/clock.h"
+#include "common/grpc/server_certificates.h"
+
+namespace coordd {
+
+class ServerMetrics;
+
+// Thread-safe. Its thread is `certificates`, so that a slow disk holds up nobody.
+class CertificateWatch {
+ public:
+  static constexpr absl::Duration kLookEvery = absl::Seconds(10);
+  // Long enough for whoever has to be asked for new ones.
+  static constexpr absl::Duration kWarnBefore = absl::Hours(24 * 30);
+  static constexpr absl::Duration kWarnEvery = absl::Hours(24);
+
+  // Both outlive it.
+  CertificateWatch(ServerCertificates& certificates, ServerMetrics& metrics, Clock& clock);
+  ~CertificateWatch();
+
+  // Reads them now, whether the files seem to have changed or not. Never blocks.
+  void Nudge();
+
+ private:
+  struct Wish {};
+  void Run();
+  void Reload();
+  void WarnOfEnd(absl::Time now);
+
+  // Constant after construction.
+  ServerCertificates& certificates_;
+  ServerMetrics& metrics_;
+  Clock& clock_;
+
+  // Thread-safe by itself. One is enough: what is read then is what is there then.
+  BoundedQueue<Wish> wishes_;
+
+  // Touched by the thread only.
+  std::string said_;  // of files that cannot be used; empty: they can
+  absl::Time warn_after_ = absl::InfinitePast();
+
+  std::thread thread_;
+};
+
+}  // namespace coordd

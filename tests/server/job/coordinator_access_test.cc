@@ -1,0 +1,235 @@
+// Whose a job is, and what others may not do with it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/job/coordinator_state.h"
+#include "server/model/job_record.h"
+#include "tests/server/support/builders.h"
+#include "tests/support/start_time.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Code = absl::StatusCode;
+
+Caller CallerWith(Role role, const std::string& name) {
+  return {.identity = {role, name}, .peer = "ipv4:10.0.0.7:4711"};
+}
+
+class CoordinatorAccessTest : public testing::Test {
+ protected:
+  CoordinatorAccessTest() { Restart(); }
+
+  void Restart() {
+    const auto restored = ParseRecords({"c0ffee", Epoch{++epoch_}, disk_});
+    ASSERT_THAT(restored, IsOk());
+    Effects effects;
+    state_ = std::make_unique<CoordinatorState>(options_, *restored, now_, effects);
+  }
+
+  Effects Do(const Inbound& in) {
+    Effects effects;
+    state_->Step(in, now_, effects);
+    state_->Tick(now_, effects);
+    for (const Persist& persist : effects.persist) {
+      for (const StateWrite& write : persist.writes) {
+        if (write.value.has_value()) disk_[write.key] = *write.value;
+        if (!write.value.has_value()) disk_.erase(write.key);
+      }
+      if (persist.generation != Generation{0}) {
+        state_->Step(Persisted{.job = persist.job, .generation = persist.generation}, now_,
+                     effects);
+        break;
+      }
+    }
+    return effects;
+  }
+
+  // The status with which the session was closed.
+  absl::Status Join(const Caller& caller, const std::string& job, const std::string& token,
+                    const std::string& node = "node0") {
+    v1::WorkerMessage message;
+    *message.mutable_join() = JoinOf(absl::StrCat("w", ++session_), node);
+    message.mutable_join()->set_job(job);
+    message.mutable_join()->set_token(token);
+    message.mutable_join()->mutable_limits()->set_min_workers(1);
+    message.mutable_join()->mutable_limits()->set_max_workers(1);
+    const Effects effects =
+        Do(SessionMessage{SessionId{session_}, message, std::make_shared<const Caller>(caller)});
+    for (const Outgoing& out : effects.outgoing) {
+      const auto* close = std::get_if<CloseSession>(&out);
+      if (close != nullptr && close->session == SessionId{session_}) return close->status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Evict(const Caller& caller, const std::string& job, const std::string& token = "") {
+    DismissCall call{.call = CallId{--call_}, .caller = std::make_shared<const Caller>(caller)};
+    call.request.set_job(job);
+    call.request.set_token(token);
+    call.request.set_action(v1::DISMISS_ACTION_EVICT);
+    call.request.set_rank(0);
+    call.request.set_force(true);
+    for (const Outgoing& out : Do(call).outgoing)
+      if (const auto* answer = std::get_if<DismissAnswer>(&out)) return answer->status;
+    return absl::UnknownError("no answer");
+  }
+
+  absl::Status Trace(const Caller& caller, const std::string& job) {
+    TraceCall call{.call = CallId{--call_}, .caller = std::make_shared<const Caller>(caller)};
+    call.request.set_job(job);
+    call.request.set_seconds(1);
+    for (const Outgoing& out : Do(call).outgoing)
+      if (const auto* answer = std::get_if<TraceAnswer>(&out)) return answer->status;
+    return absl::OkStatus();  // it is under way
+  }
+
+  absl::StatusOr<std::vector<std::string>> Sees(const Caller& caller, const std::string& job = "",
+                                                const std::string& token = "") {
+    v1::GetStateRequest request;
+    request.set_job(job);
+    request.set_token(token);
+    v1::ServerState state;
+    const absl::Status status = state_->DescribeTo(caller, request, now_, &state);
+    if (!status.ok()) return status;
+    std::vector<std::string> jobs;
+    for (const v1::JobState& one : state.jobs()) jobs.push_back(one.name());
+    return jobs;
+  }
+
+  ServerOptions options_;
+  absl::Time now_ = kStart;
+  std::map<std::string, std::string> disk_;
+  int64_t epoch_ = 0, session_ = 0, call_ = 0;
+  std::unique_ptr<CoordinatorState> state_;
+  const Caller alice_ = CallerWith(Role::kLauncher, "alice");
+  const Caller bob_ = CallerWith(Role::kLauncher, "bob");
+  const Caller operator_ = CallerWith(Role::kOperator, "olga");
+  const Caller viewer_ = CallerWith(Role::kViewer, "grafana");
+  const Caller anybody_ = CallerWith(Role::kWorker, "*");
+};
+
+TEST_F(CoordinatorAccessTest, WhoBringsTheFirstMemberOwnsTheJob) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  ASSERT_THAT(Join(bob_, "other", "b"), IsOk());
+  EXPECT_THAT(*Sees(alice_), ElementsAre("train"));
+  EXPECT_THAT(*Sees(bob_), ElementsAre("other"));
+  EXPECT_THAT(*Sees(operator_), ElementsAre("other", "train"));
+  EXPECT_THAT(*Sees(viewer_), ElementsAre("other", "train"));
+  EXPECT_EQ(Evict(bob_, "train").code(), Code::kPermissionDenied);
+  EXPECT_EQ(Trace(bob_, "train").code(), Code::kPermissionDenied);
+  EXPECT_EQ(Sees(bob_, "train").status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Evict(viewer_, "train").code(), Code::kPermissionDenied);
+  EXPECT_THAT(Evict(alice_, "train"), IsOk());
+  EXPECT_THAT(Evict(operator_, "other"), IsOk());
+}
+
+TEST_F(CoordinatorAccessTest, SaysInTheStateWhoseItIs) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  v1::ServerState state;
+  state_->Describe("train", now_, &state);
+  EXPECT_EQ(state.jobs(0).owner(), "launcher/alice");
+}
+
+TEST_F(CoordinatorAccessTest, TheTokenMakesAJobALaunchersOwn) {
+  ASSERT_THAT(Join(anybody_, "train", "secret"), IsOk());
+  EXPECT_FALSE(Evict(bob_, "train", "guess").ok());
+  EXPECT_FALSE(Evict(bob_, "train", "").ok());
+  EXPECT_THAT(*Sees(bob_, "train", "secret"), ElementsAre("train"));
+  EXPECT_THAT(Evict(bob_, "train", "secret"), IsOk());
+}
+
+TEST_F(CoordinatorAccessTest, AnEmptyTokenProvesNothing) {
+  ASSERT_THAT(Join(anybody_, "train", ""), IsOk());
+  EXPECT_EQ(Sees(anybody_, "train").status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Evict(bob_, "train").code(), Code::kPermissionDenied);
+}
+
+TEST_F(CoordinatorAccessTest, WorkersSeeTheirJobAndEvictNobody) {
+  ASSERT_THAT(Join(anybody_, "train", "secret"), IsOk());
+  EXPECT_THAT(*Sees(anybody_, "train", "secret"), ElementsAre("train"));
+  EXPECT_EQ(Sees(anybody_, "train", "guess").status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Sees(anybody_).status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Evict(anybody_, "train", "secret").code(), Code::kPermissionDenied);
+}
+
+TEST_F(CoordinatorAccessTest, AWorkersCertificateForAJobIsForThatJob) {
+  const Caller worker = CallerWith(Role::kWorker, "train");
+  EXPECT_EQ(Join(worker, "other", "a").code(), Code::kPermissionDenied);
+  EXPECT_THAT(*Sees(operator_), IsEmpty()) << "nothing was made";
+  EXPECT_THAT(Join(worker, "train", "a"), IsOk());
+  EXPECT_EQ(Join(worker, "train", "wrong").code(), Code::kUnauthenticated);
+}
+
+TEST_F(CoordinatorAccessTest, ViewersAndRelaysAreNoWorkers) {
+  EXPECT_EQ(Join(viewer_, "train", "a").code(), Code::kPermissionDenied);
+  Caller relay = CallerWith(Role::kNode, "node3");
+  EXPECT_EQ(Join(relay, "train", "a", "node3").code(), Code::kPermissionDenied);
+  relay.of_node = true;
+  EXPECT_EQ(Join(relay, "train", "a", "node4").code(), Code::kPermissionDenied);
+  EXPECT_THAT(Join(relay, "train", "a", "node3"), IsOk());
+}
+
+TEST_F(CoordinatorAccessTest, TheOnlyJobIsTheOnlyOneOfOnesOwn) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  ASSERT_THAT(Join(bob_, "other", "b"), IsOk());
+  EXPECT_EQ(Evict(operator_, "").code(), Code::kInvalidArgument) << "there are two";
+  EXPECT_THAT(Evict(bob_, ""), IsOk());
+  EXPECT_EQ(Evict(CallerWith(Role::kLauncher, "eve"), "").code(), Code::kPermissionDenied);
+}
+
+TEST_F(CoordinatorAccessTest, ARefusedJoinMakesNobodyAnOwner) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  EXPECT_EQ(Join(bob_, "train", "guess").code(), Code::kUnauthenticated);
+  EXPECT_EQ(Sees(bob_).status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(*Sees(alice_), ElementsAre("train"));
+}
+
+TEST_F(CoordinatorAccessTest, OwnersAreKnownAfterANewStart) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  Restart();
+  EXPECT_THAT(*Sees(alice_), ElementsAre("train"));
+  EXPECT_EQ(Sees(bob_).status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(*Sees(bob_, "train", "a"), ElementsAre("train")) << "of the token the hash is known";
+  EXPECT_FALSE(Sees(bob_, "train", "b").ok());
+}
+
+TEST_F(CoordinatorAccessTest, OneOwnerLeavesRoomForOthers) {
+  options_.max_jobs_per_owner = 2;
+  Restart();
+  EXPECT_THAT(Join(anybody_, "one", "a"), IsOk());
+  EXPECT_THAT(Join(anybody_, "two", "a"), IsOk());
+  const absl::Status status = Join(anybody_, "three", "a");
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(status.message(),
+            "worker/* has 2 jobs at this coordd already, as many as one may have "
+            "(--max-jobs-per-owner)");
+  EXPECT_THAT(Join(alice_, "three", "a"), IsOk());
+  EXPECT_THAT(Evict(operator_, "one"), IsOk()) << "which ends it";
+  EXPECT_THAT(Join(anybody_, "four", "a"), IsOk());
+  for (const char* job : {"five", "six", "seven"})
+    EXPECT_THAT(Join(operator_, job, "a"), IsOk()) << job;
+}
+
+TEST_F(CoordinatorAccessTest, WithoutTlsNobodyOwnsAnything) {
+  v1::WorkerMessage message;
+  *message.mutable_join() = JoinOf("w1");
+  message.mutable_join()->mutable_limits()->set_max_workers(1);
+  Do(SessionMessage{SessionId{++session_}, message});
+  v1::ServerState state;
+  state_->Describe("train", now_, &state);
+  EXPECT_EQ(state.jobs(0).owner(), "");
+  EXPECT_THAT(Evict({.identity = WithoutTls(), .peer = ""}, "train"), IsOk());
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,46 @@
+#include "server/model/event_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/start_time.h"
+
+namespace coordd {
+namespace {
+
+using testing::HasSubstr;
+
+Event EventOf(Event::Kind kind, const std::string& text) {
+  Event event{.kind = kind};
+  event.job = "train";
+  event.text = text;
+  return event;
+}
+
+TEST(EventLog, KeepsWhatHasHappenedThroughAFloodOfRefusedJoins) {
+  EventLog log(Epoch{1});
+  log.Add(EventOf(Event::Kind::kWorkerDeparted, "was evicted"), kStart);
+  absl::Time now = kStart;
+  for (int i = 0; i < 100'000; ++i) {
+    now += absl::Milliseconds(10);
+    log.Add(EventOf(Event::Kind::kJoinRefused, "wrong token"), now);
+  }
+  const v1::EventList list = log.Read({});
+  EXPECT_EQ(list.forgotten(), 0);
+  EXPECT_EQ(list.events(0).text(), "was evicted");
+  EXPECT_LT(list.events_size(), 100);
+  EXPECT_GT(list.events_size(), LogLimit::kBurst) << "it is seen that it goes on";
+  EXPECT_THAT(list.events(list.events_size() - 1).text(), HasSubstr("more of this kind"));
+  for (int i = 0; i < list.events_size(); ++i) EXPECT_EQ(list.events(i).number(), i + 1);
+}
+
+TEST(EventLog, KeepsAllOfWhatOnlyMembersCause) {
+  EventLog log(Epoch{1});
+  for (int i = 0; i < 1000; ++i) log.Add(EventOf(Event::Kind::kWorkerJoined, "joined"), kStart);
+  EXPECT_EQ(log.Read({}).events_size(), 1000);
+}
+
+}  // namespace
+}  // namespace coordd
