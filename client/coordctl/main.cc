@@ -173,11 +173,12 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   request.set_steps(arguments.seconds > 0 ? 0 : arguments.steps);
   // Of a job that hangs, what it hangs in may be gone when coordd has ended it.
   const absl::StatusOr<v1::ServerState> before = FetchState(*target, arguments.job, kTimeout);
+  if (before.ok()) request.set_job(JobOrItsGroup(*before, arguments.job));
   if (!arguments.json && before.ok() && !before->jobs().empty()) {
     const std::string span = request.steps() > 0 ? absl::StrCat(request.steps(), " steps")
                                                  : absl::StrCat(request.seconds(), " s");
     std::fprintf(stderr, "coordctl: recording %s of job %s...\n", span.c_str(),
-                 PrintableText(arguments.job).c_str());
+                 PrintableText(request.job()).c_str());
   }
   const absl::StatusOr<v1::TraceReply> reply = FetchTrace(*target, request, kTraceTimeout);
   if (!reply.ok()) {

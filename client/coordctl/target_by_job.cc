@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -23,6 +24,13 @@ std::string CoordinatorJobsText(const RunningCoordinator& one) {
                       ")");
 }
 
+// Whether it has the job, or a group of its workers, whose job is called after it.
+bool HasJob(const RunningCoordinator& one, const std::string& job) {
+  return std::any_of(one.jobs.begin(), one.jobs.end(), [&](const std::string& name) {
+    return name == job || absl::StartsWith(name, absl::StrCat(job, "."));
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<Target> ChooseByJob(const std::string& job,
@@ -30,7 +38,7 @@ absl::StatusOr<Target> ChooseByJob(const std::string& job,
   const RunningCoordinator* found = nullptr;
   int count = 0;
   for (const RunningCoordinator& one : running) {
-    if (std::find(one.jobs.begin(), one.jobs.end(), job) == one.jobs.end()) continue;
+    if (job.empty() || !HasJob(one, job)) continue;
     found = &one;
     ++count;
   }
@@ -45,6 +53,15 @@ absl::StatusOr<Target> ChooseByJob(const std::string& job,
                    : count == 0 ? absl::StrCat("; none has a job ", job)
                                 : absl::StrCat("; ", count, " have a job ", job,
                                                ": name one with --coordinator HOST:PORT")));
+}
+
+std::string JobOrItsGroup(const v1::ServerState& state, const std::string& job) {
+  std::string found = job;
+  for (const v1::JobState& one : state.jobs()) {
+    if (one.name() == job) return job;
+    if (one.phase() == v1::JOB_PHASE_RUNNING) found = one.name();
+  }
+  return found;
 }
 
 }  // namespace coordd

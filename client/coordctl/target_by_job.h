@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "client/coordctl/target.h"
 #include "common/launch/connection_file.h"
+#include "coordd/v1/admin.pb.h"
 
 namespace coordd {
 
@@ -21,5 +22,9 @@ struct RunningCoordinator {
 // says which job each of them has.
 absl::StatusOr<Target> ChooseByJob(const std::string& job,
                                    absl::Span<const RunningCoordinator> running);
+
+// The job of this name; where there is none, the group of its workers that runs, which is called
+// after it: one of torch.distributed.
+std::string JobOrItsGroup(const v1::ServerState& state, const std::string& job);
 
 }  // namespace coordd

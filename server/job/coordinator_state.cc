@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/duration_text.h"
@@ -113,9 +114,22 @@ std::vector<MembersReports> CoordinatorState::WhoHasReported() const {
 void CoordinatorState::Describe(const std::string& job, absl::Time now,
                                 v1::ServerState* state) const {
   state->set_epoch(ToInt(epoch_));
-  for (const auto& [name, job_state] : jobs_) {
-    if (job.empty() || job == name) job_state->Describe(now, state->add_jobs());
+  if (!job.empty()) {
+    for (const JobState* found : WithGroups(job)) found->Describe(now, state->add_jobs());
+    return;
   }
+  for (const auto& [name, job_state] : jobs_) job_state->Describe(now, state->add_jobs());
+}
+
+std::vector<JobState*> CoordinatorState::WithGroups(const std::string& job) const {
+  std::vector<JobState*> found;
+  if (const auto own = jobs_.find(job); own != jobs_.end()) found.push_back(own->second.get());
+  const std::string begin = job + ".";
+  for (auto it = jobs_.lower_bound(begin); it != jobs_.end(); ++it) {
+    if (!absl::StartsWith(it->first, begin)) break;
+    found.push_back(it->second.get());
+  }
+  return found;
 }
 
 void CoordinatorState::NoticeSleep(const Turn& turn) {
@@ -200,11 +214,14 @@ void CoordinatorState::OnStreamsLost(const StreamsLost& in, const Turn& turn) {
 void CoordinatorState::OnExits(const ExitsReported& in, const Turn& turn) {
   ExitsAnswer answer{.call = in.call, .status = ValidateExits(in.request)};
   if (answer.status.ok()) {
-    const auto job = jobs_.find(in.request.job());
-    answer.status = job != jobs_.end()
-                        ? job->second->OnExits(in.request, &answer.known, turn)
-                        : absl::NotFoundError(absl::StrCat(
-                              "there is no job ", OneLine(Truncated(in.request.job(), 128))));
+    answer.status = absl::NotFoundError(
+        absl::StrCat("there is no job ", OneLine(Truncated(in.request.job(), 128))));
+    bool is_first = true;
+    for (JobState* job : WithGroups(in.request.job())) {
+      const absl::Status told = job->OnExits(in.request, &answer.known, turn);
+      if (is_first || told.ok()) answer.status = told;
+      is_first = false;
+    }
   }
   turn.effects.outgoing.push_back(std::move(answer));
 }

@@ -77,6 +77,9 @@ class CoordinatorState {
   void OnStoreCall(const StoreCall& in, Effects& effects);
   void OnTraceCall(const TraceCall& in, const Turn& turn);
   void OnExits(const ExitsReported& in, const Turn& turn);
+  // The job of this name, if there is one, and those that are called after it, in order:
+  // "train.group-1f" of members of train, whose launcher knows train alone.
+  std::vector<JobState*> WithGroups(const std::string& job) const;
   void OnDismiss(const DismissCall& in, const Turn& turn);
   absl::StatusOr<JobState*> JobMeant(const DismissCall& in) const;
   void OnCancelled(const CallCancelled& in, Effects& effects);

@@ -62,15 +62,19 @@ absl::string_view Subject(absl::string_view sentence) {
                                                         : absl::string_view();
 }
 
-bool IsOurs(const v1::JobState& job, const std::vector<std::string>& launches) {
-  const auto known = [](const std::string& launch) { return !launch.empty(); };
-  if (std::none_of(launches.begin(), launches.end(), known)) return true;
+// Whether one of these has been in it.
+bool HasOneOf(const v1::JobState& job, const std::vector<std::string>& launches) {
   const auto ours = [&launches](const auto& one) {
     return !one.launch().empty() &&
            std::find(launches.begin(), launches.end(), one.launch()) != launches.end();
   };
   return std::any_of(job.workers().begin(), job.workers().end(), ours) ||
          std::any_of(job.departures().begin(), job.departures().end(), ours);
+}
+
+bool IsOurs(const v1::JobState& job, const std::vector<std::string>& launches) {
+  const auto known = [](const std::string& launch) { return !launch.empty(); };
+  return std::none_of(launches.begin(), launches.end(), known) || HasOneOf(job, launches);
 }
 
 // "allreduce.a" of "...: tensor allreduce.a: generation 1 ended: rank 0 (...) left"; empty: none.
@@ -94,6 +98,43 @@ const std::string* ComplaintAbout(const v1::Departure& departure, const RunRepor
 }
 
 }  // namespace
+
+void JoinGroups(const std::string& job, const std::vector<std::string>& launches,
+                v1::ServerState* state) {
+  std::vector<v1::JobState> of_run, others;
+  bool has_groups = false;
+  for (v1::JobState& found : *state->mutable_jobs()) {
+    const bool is_group = absl::StartsWith(found.name(), absl::StrCat(job, "."));
+    const bool is_ours = (is_group && HasOneOf(found, launches)) || found.name() == job;
+    has_groups = has_groups || (is_group && is_ours);
+    (is_ours ? of_run : others).push_back(std::move(found));
+  }
+  if (has_groups) {
+    // What is in its phase for longest has ended first.
+    std::stable_sort(of_run.begin(), of_run.end(), [](const auto& a, const auto& b) {
+      const bool a_ended = a.phase() == v1::JOB_PHASE_ENDED,
+                 b_ended = b.phase() == v1::JOB_PHASE_ENDED;
+      if (a_ended != b_ended) return a_ended;
+      return a.seconds_in_phase() > b.seconds_in_phase();
+    });
+    v1::JobState whole;
+    int64_t batches = 0, bytes = 0;
+    for (const v1::JobState& one : of_run) {
+      whole.MergeFrom(one);  // of what there is one of the last one's, of what there are many all
+      if (one.name() != job) continue;  // what groups reduce without names coordd does not count
+      batches = one.batches_total();
+      bytes = one.bytes_total();
+    }
+    whole.set_batches_total(batches);
+    whole.set_bytes_total(bytes);
+    whole.set_name(job);
+    of_run = {std::move(whole)};
+  }
+  state->clear_jobs();
+  for (std::vector<v1::JobState>* all : {&of_run, &others}) {
+    for (v1::JobState& one : *all) *state->add_jobs() = std::move(one);
+  }
+}
 
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
   std::vector<std::string> sentences;

@@ -13,6 +13,14 @@
 
 namespace coordd {
 
+// Makes one job of the run's: its own, and those of groups of its workers, which are called after
+// it
+// ("train.group-1f", as torch.distributed's are). Departures are in the order in which these jobs
+// ended; figures are those of its own. A job in which none of `launches` has been is another run's,
+// and stays as it is.
+void JoinGroups(const std::string& job, const std::vector<std::string>& launches,
+                v1::ServerState* state);
+
 // Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
 // some. Of those who failed because another one had gone there is the number alone.
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);

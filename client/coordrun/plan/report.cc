@@ -33,8 +33,9 @@ std::string RankText(const RunOptions& options, const RunReport& report, int32_t
                       where.empty() ? "" : absl::StrCat(" (", where, ")"));
 }
 
-// ", 1.2 GiB reduced per rank in 345 batches".
+// ", 1.2 GiB reduced per rank in 345 batches", or that nobody was there to reduce anything.
 std::string ReducedText(const RunReport& report) {
+  if (report.nobody_joined) return ", none of which has joined the job (no call of init())";
   if (report.batches == 0) return "";
   return absl::StrCat(", ", BytesText(static_cast<double>(report.bytes)), " reduced per rank in ",
                       report.batches, report.batches == 1 ? " batch" : " batches");

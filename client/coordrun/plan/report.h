@@ -24,6 +24,7 @@ struct RunReport {
   std::vector<std::deque<std::string>> tails;
   std::vector<std::string> coordinator_view;  // see coordinator_view.h
   int64_t batches = 0, bytes = 0;             // reduced on each rank, as coordd knows them
+  bool nobody_joined = false;                 // so coordd says, and it was asked
   absl::Duration wall;
   std::string early_goodbye = "";  // see EarlyGoodbye
 };

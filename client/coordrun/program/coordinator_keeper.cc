@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
 #include "client/coordrun/coordinator/run_target.h"
+#include "client/coordrun/plan/coordinator_view.h"
 #include "client/coordrun/process/read_lines.h"
 #include "common/base/status_macros.h"
 
@@ -30,10 +31,12 @@ absl::Status CoordinatorKeeper::CheckSpeaks() const {
   return is_final ? status : absl::OkStatus();
 }
 
-std::optional<v1::ServerState> CoordinatorKeeper::FetchView(absl::Duration timeout) const {
+std::optional<v1::ServerState> CoordinatorKeeper::FetchView(
+    const std::vector<std::string>& launches, absl::Duration timeout) const {
   if (rendezvous().address.empty() || has_ended()) return std::nullopt;
   auto state = FetchState(TargetOf(rendezvous()), rendezvous().job, timeout);
   if (!state.ok()) return std::nullopt;
+  JoinGroups(rendezvous().job, launches, &*state);
   return *std::move(state);
 }
 

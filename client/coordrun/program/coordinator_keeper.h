@@ -48,7 +48,8 @@ class CoordinatorKeeper {
   // is not there yet may come.
   absl::Status CheckSpeaks() const;
   // What it knows of the job. Nothing: it does not answer.
-  std::optional<v1::ServerState> FetchView(absl::Duration timeout) const;
+  std::optional<v1::ServerState> FetchView(const std::vector<std::string>& launches,
+                                           absl::Duration timeout) const;
 
   // kEntries entries.
   void Await(std::vector<pollfd>& fds);

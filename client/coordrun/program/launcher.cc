@@ -256,7 +256,7 @@ void Launcher::RunWorkers() {
 void Launcher::LookForEarlyExit(absl::Time now) {
   if (!early_look_.IsDue(now) || state_->ending()) return;
   early_look_.Look(/*again=*/state_->only_restarted_are_alive(), now);
-  const auto view = keeper_.FetchView(kViewTimeout);
+  const auto view = keeper_.FetchView(launches_, kViewTimeout);
   if (!view || NobodyHasCome(*view, report_)) early_look_.ToldNothing(now);
   if (!view) return;
   if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
@@ -322,10 +322,11 @@ void Launcher::KillEverything() {
 }
 
 std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) {
-  auto state = keeper_.FetchView(timeout);
+  auto state = keeper_.FetchView(launches_, timeout);
   if (!state) return state;
   CopyTails();
   AddView(*state, report_.job, launches_, &report_);
+  report_.nobody_joined = NobodyHasCome(*state, report_);
   const auto first = FindFirstFailure(*state, report_.job, launches_, *state_);
   if (first) state_->FailedFirst(first->worker, first->what);
   return state;

@@ -89,7 +89,7 @@ void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
 void Launcher::JudgeEnds() {
   if (ended_.empty()) return;
   const auto ended = std::exchange(ended_, {});
-  const auto view = keeper_.FetchView(kJudgeTimeout);
+  const auto view = keeper_.FetchView(launches_, kJudgeTimeout);
   for (const auto& [worker, end] : ended) {
     const auto index = static_cast<size_t>(worker);
     const bool asked = view && !state_->workers()[index].away &&
@@ -156,7 +156,7 @@ std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) {
 
 void Launcher::RestartWorkers() {
   const std::vector<int32_t> due = state_->TakeRestarts(clock_.Now());
-  if (!due.empty() && JobIsOver(keeper_.FetchView(kJudgeTimeout))) return;
+  if (!due.empty() && JobIsOver(keeper_.FetchView(launches_, kJudgeTimeout))) return;
   for (const int32_t worker : due) {
     const auto index = static_cast<size_t>(worker);
     report_.pids[index] = 0;  // elsewhere it is told later
@@ -185,7 +185,7 @@ std::set<int32_t> Launcher::EmptySlots(const std::vector<HostSlots>& hosts) cons
   for (size_t i = 0; i < state_->workers().size(); ++i)
     if (state_->workers()[i].end) empty.insert(static_cast<int32_t>(i));
   if (SlotBook(hosts_.slots()).Update(hosts, empty).end.empty()) return empty;
-  const auto view = keeper_.FetchView(kJudgeTimeout);
+  const auto view = keeper_.FetchView(launches_, kJudgeTimeout);
   for (size_t i = 0; view && i < launches_.size(); ++i) {
     if (!launches_[i].empty() && WasAskedToLeave(*view, report_.job, launches_[i]))
       empty.insert(static_cast<int32_t>(i));

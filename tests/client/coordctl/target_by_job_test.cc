@@ -30,6 +30,13 @@ TEST(ChooseByJob, TakesTheOneThatHasTheJob) {
   EXPECT_EQ(target->tls.ca, "ca of h:2");
 }
 
+TEST(ChooseByJob, TakesTheOneThatHasAGroupOfTheJob) {
+  const auto target =
+      ChooseByJob("ddp", {With("h:1", {"ddpx"}), With("h:2", {"ddp.group-1f", "ddp.group-2a"})});
+  ASSERT_TRUE(target.ok());
+  EXPECT_EQ(target->address, "h:2");
+}
+
 TEST(ChooseByJob, SaysWhichJobsEachHas) {
   RunningCoordinator mute = With("h:4", {});
   mute.answers = false;
@@ -45,6 +52,19 @@ TEST(ChooseByJob, SaysWhichJobsEachHas) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("; none has a job other")));
   EXPECT_THAT(ChooseByJob("train", running),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("; 2 have a job train: ")));
+}
+
+TEST(JobOrItsGroup, IsTheGroupThatRunsWhereThereIsNoSuchJob) {
+  v1::ServerState state;
+  EXPECT_EQ(JobOrItsGroup(state, "ddp"), "ddp");
+  state.add_jobs()->set_name("ddp.group-1");
+  state.mutable_jobs(0)->set_phase(v1::JOB_PHASE_ENDED);
+  EXPECT_EQ(JobOrItsGroup(state, "ddp"), "ddp");
+  state.add_jobs()->set_name("ddp.group-2");
+  state.mutable_jobs(1)->set_phase(v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(JobOrItsGroup(state, "ddp"), "ddp.group-2");
+  state.add_jobs()->set_name("ddp");
+  EXPECT_EQ(JobOrItsGroup(state, "ddp"), "ddp");
 }
 
 }  // namespace

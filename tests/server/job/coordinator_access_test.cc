@@ -231,5 +231,28 @@ TEST_F(CoordinatorAccessTest, WithoutTlsNobodyOwnsAnything) {
   EXPECT_THAT(Evict({.identity = WithoutTls(), .peer = ""}, "train"), IsOk());
 }
 
+// The groups of torch.distributed are jobs of the same processes, which their launcher does not
+// know.
+TEST_F(CoordinatorAccessTest, HowAProcessEndedIsToldToTheGroupsOfTheJobToo) {
+  ASSERT_THAT(Join(operator_, "train.group-1", "a"), IsOk());
+  ASSERT_THAT(Join(operator_, "train.group-2", "another"), IsOk());
+  ASSERT_THAT(Join(operator_, "trainer", "a"), IsOk());
+  const auto told = [this](const std::string& job, const std::string& token) {
+    ExitsReported report{.call = CallId{--call_}};
+    report.request.set_job(job);
+    report.request.set_token(token);
+    v1::LaunchedExit& exit = *report.request.add_exits();
+    exit.set_launch("r.0.0");
+    exit.mutable_exit()->set_signal(9);
+    for (const Outgoing& out : Do(report).outgoing)
+      if (const auto* answer = std::get_if<ExitsAnswer>(&out)) return answer->status;
+    return absl::UnknownError("no answer");
+  };
+  EXPECT_THAT(told("train", "a"), IsOk());
+  EXPECT_EQ(told("train", "wrong").code(), Code::kUnauthenticated);
+  EXPECT_EQ(told("tra", "a").code(), Code::kNotFound);
+  EXPECT_THAT(*Sees(operator_, "train"), ElementsAre("train.group-1", "train.group-2"));
+}
+
 }  // namespace
 }  // namespace coordd

@@ -122,7 +122,9 @@ TEST(JobToken, OfARestoredJobTheHashDecidesUntilSomebodyHasTheToken) {
   JobToken before("train", cluster);
   before.Begin("secret");
   JobToken token("train", cluster);
-  token.Restore(before.hash());
+  v1::JobRecord record;
+  record.set_token_hash(before.hash());
+  token.Restore(record);
   EXPECT_FALSE(token.Is("secret"));
   EXPECT_THAT(token.Check("guess"),
               StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("wrong token for job train")));

@@ -83,6 +83,45 @@ TEST_F(CoordinatorViewTest, AnotherRunsJobOfThatNameIsNotOurs) {
   EXPECT_EQ(report_.batches, 21);
 }
 
+// torch.distributed's groups are jobs of their own.
+TEST(JoinGroups, MakesOneJobOfTheRunsInTheOrderInWhichTheyEnded) {
+  v1::ServerState state;
+  const auto add = [&state](const char* name, v1::JobPhase phase, double seconds,
+                            const char* launch, int64_t bytes) {
+    v1::JobState& job = *state.add_jobs();
+    job.set_name(name);
+    job.set_phase(phase);
+    job.set_seconds_in_phase(seconds);
+    job.add_departures()->set_launch(launch);
+    job.set_bytes_total(bytes);
+  };
+  add("train.group-a", v1::JOB_PHASE_BROKEN, 1, "r.1", 4);
+  add("train.group-b", v1::JOB_PHASE_ENDED, 2, "r.0", 30);
+  add("train.group-c", v1::JOB_PHASE_ENDED, 7, "r.0", 200);
+  add("train", v1::JOB_PHASE_ENDED, 3, "r.0", 17);
+  add("train.v2", v1::JOB_PHASE_RUNNING, 9, "other", 1000);
+  add("trainer", v1::JOB_PHASE_RUNNING, 9, "r.0", 1000);
+  JoinGroups("train", {"r.0", "r.1"}, &state);
+  ASSERT_EQ(state.jobs_size(), 3);
+  const v1::JobState& whole = state.jobs(0);
+  EXPECT_EQ(whole.name(), "train");
+  EXPECT_EQ(whole.phase(), v1::JOB_PHASE_BROKEN);
+  EXPECT_EQ(whole.bytes_total(), 17);
+  ASSERT_EQ(whole.departures_size(), 4);
+  EXPECT_EQ(whole.departures(3).launch(), "r.1");
+  EXPECT_EQ(state.jobs(1).name(), "train.v2");
+  EXPECT_EQ(state.jobs(2).name(), "trainer");
+}
+
+TEST(JoinGroups, LeavesAJobWithoutGroupsAlone) {
+  v1::ServerState state;
+  state.add_jobs()->set_name("train");
+  state.mutable_jobs(0)->set_bytes_total(7);
+  const std::string before = state.SerializeAsString();
+  JoinGroups("train", {"", ""}, &state);
+  EXPECT_EQ(state.SerializeAsString(), before);
+}
+
 TEST_F(CoordinatorViewTest, NamesWhoLeftWhileOthersWaited) {
   RunState run(options_, kStart);
   Departed(0, 100, v1::DEPARTURE_CAUSE_LEFT, "left: shut down by its program");

@@ -119,6 +119,16 @@ TEST_F(RunReportTest, IsOneLineWhenAllIsWell) {
             "coordrun: job train, 3 workers, 2.5 s: all workers exited with status 0");
 }
 
+// Two processes that train alone, each the whole model.
+TEST_F(RunReportTest, SaysWhenNobodyHasJoined) {
+  RunState state(options_, kStart);
+  EndAll(state, {}, {}, {});
+  report_.nobody_joined = true;
+  EXPECT_EQ(SummaryText(options_, state, report_),
+            "coordrun: job train, 3 workers, 2.5 s, none of which has joined the job (no call of "
+            "init()): all workers exited with status 0");
+}
+
 TEST_F(RunReportTest, RemembersALossThatWasRepaired) {
   options_.min_np = 2;
   options_.max_restarts = 2;
