@@ -18,6 +18,7 @@ _OF_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 _tellers: List[Callable[[str], None]] = []
 _told: Optional[BaseException] = None
+_asked: object = None  # of sys.exit()
 
 
 def tell_of_uncaught_errors(tell: Callable[[str], None]) -> None:
@@ -89,6 +90,27 @@ def unwinding() -> Optional[BaseException]:
     end the program."""
     value = sys.exc_info()[1]
     return None if isinstance(value, _OF_CONTROL_FLOW) else value
+
+
+def note_exits() -> None:
+    """Has sys.exit() note with which status it was asked to end the program (asked_to_fail)."""
+    before = sys.exit
+    if getattr(before, "of_coordd", False):
+        return
+
+    def noting_exit(status=None, /):
+        global _asked
+        if threading.current_thread() is threading.main_thread():
+            _asked = status
+        before(status)
+
+    noting_exit.of_coordd = True  # type: ignore[attr-defined]
+    sys.exit = noting_exit  # type: ignore[assignment]
+
+
+def asked_to_fail() -> bool:
+    """Whether sys.exit() was last called with a status that is an error. The program may have gone on since."""
+    return _asked is not None and _asked != 0
 
 
 def say_goodbye_in_exit(say: Callable[[], None]) -> None:

@@ -202,10 +202,10 @@ class Channel:
 
     # --- the end
 
-    def leave(self, others_first: bool = True, unused: bool = True) -> None:
+    def leave(self, others_first: bool = True, unused: bool = True, exits: bool = False) -> None:
         """Not a collective. With `others_first` it waits for what was started here. What others have called with this rank and it has
         not fails at their timeout, or as soon as this rank has left the job: with the last of its groups (Job.leave). `unused`: no
-        thread is in a call of the comm."""
+        thread is in a call of the comm. `exits`: the program ends, and the job is left by leave_all."""
         with self._leaving:
             if self._over or self._pid != os.getpid():
                 return
@@ -216,7 +216,8 @@ class Channel:
             self.comm.abandon()
         if self in _channels:
             _channels.remove(self)
-        self.job.leave(others_first)
+        if not exits:
+            self.job.leave(others_first)
 
 
 _channels: List[Channel] = []
@@ -226,8 +227,8 @@ fail_all = _job.fail_all
 def leave_all() -> None:
     """At the end of the process."""
     for channel in reversed(list(_channels)):
-        channel.leave()
-    _job.await_ends()
+        channel.leave(exits=True)
+    _job.leave_all_at_exit()
 
 
 def _abandon() -> None:

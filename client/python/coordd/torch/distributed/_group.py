@@ -36,6 +36,7 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
         """Collective: all members."""
         seconds = timeout.total_seconds() if timeout is not None else _DEFAULT_S
         _ends.tell_of_uncaught_errors(_channel.fail_all)
+        _ends.note_exits()
         _watch_the_exit()
         self._setup(_channel.Channel(store, rank, size, max(seconds, 0.001), inside), keeps_works=not KEEPS_WORKS)
         self._setup_point_to_point()

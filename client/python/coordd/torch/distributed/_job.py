@@ -8,12 +8,13 @@ import threading
 from ctypes import byref, c_char_p, c_double, c_int32, c_size_t, c_void_p
 from typing import Dict, List, Optional, Sequence
 
-from coordd import _library, _native
+from coordd import _ends as _error_ends, _library, _native
 from coordd.torch.distributed import _bootstrap
 
 GOODBYE_S = 60.0  # for others that are still in the last collective
 _SHUTDOWN_S = 10.0
 END_S = GOODBYE_S + _SHUTDOWN_S
+_HOLD_FOR_ERROR_S = 3.0
 
 
 class Job:
@@ -55,6 +56,8 @@ class Job:
             self._groups -= 1
             if self._groups > 0 or self._pid != os.getpid():
                 return
+        if _error_ends.unwinding() is not None:  # `finally: dist.destroy_process_group()`: it may end the program, or be handled
+            return self.leave_at_exit(_HOLD_FOR_ERROR_S)
         work = None
         if others_first:
             try:
@@ -64,6 +67,26 @@ class Job:
         thread = threading.Thread(target=self._end, args=(work,), name="coordd-c10d-leave", daemon=True)
         _ends.append(thread)
         thread.start()
+
+    def leave_at_exit(self, hold_s: float) -> None:
+        """Instead of leave(), where it is not known yet how the program ends: exit status 0 is a goodbye, any other one a failure.
+        After `hold_s` it is a goodbye in any case."""
+        if self._pid != os.getpid():
+            return
+        self.worker.leave_at_exit(hold_s)
+        _held.append(self)
+        _error_ends.say_goodbye_in_exit(lambda: self.worker.shutdown(_SHUTDOWN_S))
+        if self in _jobs:
+            _jobs.remove(self)
+
+    def await_others(self) -> None:
+        """Until all ranks of the job have come to their end, or one has failed or left; a minute at most."""
+        try:
+            work = self._goodbye()
+            if work is not None:
+                work.wait()
+        except Exception:
+            pass  # somebody has left, or was lost
 
     def _goodbye(self) -> Optional[_native.Work]:
         pointer = c_void_p()
@@ -89,6 +112,7 @@ class Job:
 
 
 _jobs: List[Job] = []
+_held: List[Job] = []  # whose goodbye waits for the status of the process
 _ends: List[threading.Thread] = []
 
 
@@ -98,14 +122,31 @@ def await_ends() -> None:
     _ends.clear()
 
 
+def leave_all_at_exit() -> None:
+    """At the end of the process, when the groups have ended what they had started. Others may still need this rank: its goodbye ends
+    the job for them, and rank 0 may have their coordd. A program that ends with an error does not wait for them."""
+    jobs = list(_jobs)
+    if not _error_ends.asked_to_fail():
+        waits = [threading.Thread(target=job.await_others, name="coordd-c10d-leave", daemon=True) for job in jobs]
+        for thread in waits:
+            thread.start()
+        for thread in waits:
+            thread.join(END_S)
+    for job in jobs:
+        job.leave_at_exit(GOODBYE_S)
+    await_ends()
+
+
 def fail_all(what: str) -> None:
-    for job in list(_jobs):
+    for job in [*_jobs, *_held]:
         job.fail(what)
 
 
 def _abandon() -> None:
     _kept.extend(_jobs)  # the parent's: nothing of them is touched in the child of a fork
+    _kept.extend(_held)
     _jobs.clear()
+    _held.clear()
     _ends.clear()
 
 

@@ -270,7 +270,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(", ".join(keys))
         values, at = [], 0
         for key, size in zip(keys, sizes):
-            values.append(self._whole(key, buffer.raw[at:at + size]))
+            values.append(self._whole(key, memoryview(buffer)[at:at + size].tobytes()))
             at += size
         return values
 

@@ -187,7 +187,7 @@ class Native(Work):
         with self._ends:
             if self._complete:
                 return
-            failure = None
+            failure: Optional[Exception] = None
             try:
                 self._await()
             except dist.DistBackendError as error:  # type: ignore[attr-defined]

@@ -1,0 +1,91 @@
+"""Programs of torch.distributed under coordrun whose ranks end: who is named, by what, and with which status."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
+from tests.frameworks.torch.c10d_processes_test import PATIENCE_S, environment, has_torch
+from tests.support import processes
+from tests.support.processes import program
+
+PROGRAM = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+assert dist.get_rank() == int(os.environ["RANK"])
+tensor = torch.ones(10)
+dist.all_reduce(tensor)
+rank = dist.get_rank()
+{body}
+dist.all_reduce(tensor)
+dist.destroy_process_group()
+"""
+
+
+@unittest.skipUnless(has_torch(), "needs torch 2.1 or later")
+class UnderCoordrun(processes.TestCase):
+    def run_ranks(self, body, size=3):
+        """Status and text."""
+        script = os.path.join(self.folder, "train.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(PROGRAM.format(body=body))
+        run = self.start(processes.Process([program("coordrun"), "--torch-backend", "coordd", "-np", str(size), "--", sys.executable,
+                                            "-u", script], environment(TMPDIR=self.folder)))
+        return run.wait(PATIENCE_S), run.text()
+
+    def test_who_raises_is_named_with_its_error(self):
+        status, text = self.run_ranks("""
+if rank == 1:
+    raise ValueError("bad batch")
+""", size=4)
+        self.assertEqual(status, 1, text)
+        self.assertRegex(text, r"rank 1 \(pid \d+\) failed first: ValueError: bad batch")
+        self.assertRegex(text, r"\[0\] .*rank 1 \(host .*\) failed: ValueError: bad batch")
+
+    def test_who_raises_past_a_goodbye_in_finally_has_failed(self):
+        status, text = self.run_ranks("""
+if rank == 1:
+    try:
+        raise ValueError("bad batch")
+    finally:
+        dist.destroy_process_group()
+""")
+        self.assertEqual(status, 1, text)
+        self.assertRegex(text, r"rank 1 \(pid \d+\) failed first: ValueError: bad batch")
+
+    def test_who_exits_with_a_status_has_failed_at_once(self):
+        status, text = self.run_ranks("""
+if rank == 1:
+    sys.exit(3)
+""")
+        self.assertEqual(status, 3, text)
+        self.assertRegex(text, r"\[0\] .*rank 1 \(host .*\) failed: it exits with status 3")
+        self.assertNotIn("left: shut down by its program", text)
+
+    def test_who_is_killed_is_named_with_the_signal(self):
+        status, text = self.run_ranks("""
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+""")
+        self.assertEqual(status, 128 + 9, text)
+        self.assertRegex(text, r"\[0\] .*rank 1 \(host .*\) was lost: it was killed by SIGKILL")
+
+    def test_a_group_that_lives_at_the_exit_is_no_failure(self):
+        status, text = self.run_ranks("""
+if rank == 1:
+    dist.all_reduce(tensor)
+    sys.exit(0)
+dist.all_reduce(tensor)
+time.sleep(1)
+print("went on", flush=True)
+sys.exit(0)
+""")
+        self.assertEqual(status, 0, text)
+        self.assertEqual(text.count("went on"), 2, text)
+        self.assertIn("all workers exited with status 0", text)
+
+
+if __name__ == "__main__":
+    processes.main()
