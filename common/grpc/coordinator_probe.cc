@@ -298,6 +298,11 @@ std::optional<absl::Status> AskTls(const HostPort& address, const TlsFiles& tls,
     // A crowded coordd may end it here: nothing is known then of what it speaks.
     if (reason == 0)
       return Verdict(talk.closed() ? Spoken::kClosed : Spoken::kNothing, address, true);
+    // TlsFullRefusal of server/door.
+    if (reason == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR) {
+      return absl::UnavailableError(
+          "it takes no more connections now: its log says how many it takes, and from whom");
+    }
     // A coordd without TLS says no_application_protocol; any other alert is of one with it.
     if (reason > SSL_AD_REASON_OFFSET &&
         reason != SSL_AD_REASON_OFFSET + SSL_AD_NO_APPLICATION_PROTOCOL) {

@@ -360,7 +360,7 @@ void ConnectionAcceptor::Tell(int fd, Opening opening, Refusal why) {
   }
   char first = 0;
   [[maybe_unused]] const ssize_t got = recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (opening == Opening::kTls) SendOnce(fd, TlsRefusal());
+  if (opening == Opening::kTls) SendOnce(fd, status.ok() ? TlsRefusal() : TlsFullRefusal());
   if (opening == Opening::kOther && absl::ascii_isupper(static_cast<unsigned char>(first)))
     SendOnce(fd, Http1Refusal("this is coordd's port for workers and tools, which speak gRPC; its "
                               "status page is at the port of --http"));

@@ -102,4 +102,9 @@ std::string TlsRefusal() {
   return std::string(kAlert, sizeof(kAlert) - 1);
 }
 
+std::string TlsFullRefusal() {
+  constexpr char kAlert[] = "\x15\x03\x01\x00\x02\x02\x50";
+  return std::string(kAlert, sizeof(kAlert) - 1);
+}
+
 }  // namespace coordd

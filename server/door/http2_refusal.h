@@ -41,4 +41,8 @@ std::string Http1Refusal(absl::string_view sentence);
 // no_application_protocol (RFC 7301), which no gRPC server of ours sends otherwise.
 std::string TlsRefusal();
 
+// What a client that begins with TLS is told where it is spoken, and there is no room to say why:
+// the alert internal_error.
+std::string TlsFullRefusal();
+
 }  // namespace coordd

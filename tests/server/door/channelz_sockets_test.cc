@@ -30,9 +30,9 @@ TEST(CallsOfSocketJson, AreNeverFewerThanNone) {
 }
 
 TEST(CallsOfSocketJson, AreNoneWhereNothingIsTold) {
-  for (const char* text : {"", "{", "[]", "7", "{}", R"({"socket":7})", R"({"socket":{}})",
-                           R"({"socket":{"data":[]}})",
-                           R"({"socket":{"data":{"streamsStarted":12}}})"})
+  for (const char* text :
+       {"", "{", "[]", "7", "{}", R"({"socket":7})", R"({"socket":{}})",
+        R"({"socket":{"data":[]}})", R"({"socket":{"data":{"streamsStarted":12}}})"})
     EXPECT_EQ(CallsOfSocketJson(text), 0) << text;
 }
 

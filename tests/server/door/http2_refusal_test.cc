@@ -68,6 +68,9 @@ TEST(Http2Refusal, IsDoneWithWhoNeverCalls) {
   EXPECT_EQ(refusal.Take(Frame(1, 4, 1, "x")), "");
 }
 
+TEST(TlsFullRefusal, IsAnotherAlert) {
+  EXPECT_EQ(TlsFullRefusal(), std::string("\x15\3\1\0\2\2\x50", 7));
+}
 TEST(TlsRefusal, IsAnAlert) { EXPECT_EQ(TlsRefusal(), std::string("\x15\3\1\0\2\2\x78", 7)); }
 
 }  // namespace
