@@ -100,6 +100,7 @@ std::vector<ServerCertificates::Stamp> ServerCertificates::Stamps() const {
 
 bool ServerCertificates::FilesChanged() const {
   const std::vector<Stamp> now = Stamps();
+  if (std::find(now.begin(), now.end(), Stamp()) != now.end()) return false;
   MutexLock lock(&mu_);
   return now != stamps_;
 }

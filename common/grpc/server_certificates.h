@@ -25,7 +25,8 @@ class ServerCertificates {
   ~ServerCertificates();
 
   // Whether the files are others than those that were read last, or have been written since; what
-  // is in them is not looked at.
+  // is in them is not looked at. Where one is gone, there is nothing new: whoever ends a coordd may
+  // remove them first.
   bool FilesChanged() const;
   // Reads the files again. Handshakes that begin from now on have what is in them; connections that
   // are there stay. False: it is what there was. INVALID_ARGUMENT: as Load, and nothing changes.

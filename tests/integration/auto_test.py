@@ -116,7 +116,7 @@ def rank_zero_is_killed(home):
         """What is planned all have submitted, so all know that they are members."""
         state = subprocess.run([COORDCTL, "status", "--json", "--coordinator", record["addresses"][0],
                                 "--tls-ca", record["tls"]["ca"], "--tls-cert", record["tls"]["cert"],
-                                "--tls-key", record["tls"]["key"]], capture_output=True, text=True, check=False)
+                                "--tls-key", record["tls"]["key"], "--token-file", record["token_file"]], capture_output=True, text=True, check=False)
         return state.returncode == 0 and any(job["batches_planned"] > 0 for job in json.loads(state.stdout)["jobs"])
 
     wait_until(reduce_together, "the job has not formed")

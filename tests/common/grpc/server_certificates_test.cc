@@ -1,6 +1,7 @@
 #include "common/grpc/server_certificates.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -37,14 +38,14 @@ class ServerCertificatesTest : public testing::Test {
 
   void Use(const TempDirectory& from) {
     for (const char* file : {"server.crt", "server.key", "ca.crt"})
-      std::filesystem::copy_file(from / "tls" / file, std::filesystem::path(used_ / "tls") / file,
-                                 kCopy);
+      std::filesystem::copy_file(std::filesystem::path(from / "tls") / file,
+                                 std::filesystem::path(used_ / "tls") / file, kCopy);
   }
 
   void Serve() {
-    grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", certificates_->NewCredentials(), &port_);
+    builder.RegisterCallbackGenericService(&service_);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
   }
@@ -70,6 +71,7 @@ class ServerCertificatesTest : public testing::Test {
   const TempDirectory used_, first_, second_;
   std::unique_ptr<ServerCertificates> certificates_;
   int port_ = 0;
+  grpc::CallbackGenericService service_;  // which knows no call
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -103,6 +105,13 @@ TEST_F(ServerCertificatesTest, StayWhereTheNewOnesDoNotFit) {
   Use(second_);
   EXPECT_TRUE(certificates_->Reload().value_or(false));
   EXPECT_TRUE(Connects(ChannelOf(second_)));
+}
+
+TEST_F(ServerCertificatesTest, AreNotChangedByFilesThatAreGone) {
+  std::filesystem::remove(std::filesystem::path(used_ / "tls") / "server.key");
+  EXPECT_FALSE(certificates_->FilesChanged());
+  Use(second_);
+  EXPECT_TRUE(certificates_->FilesChanged());
 }
 
 TEST_F(ServerCertificatesTest, AreNotReplacedByThemselves) {

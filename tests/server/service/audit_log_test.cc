@@ -35,9 +35,10 @@ AuditEntry Eviction(const std::string& job) {
   return {.call = Call::kDismiss, .caller = Olga(), .job = job, .what = "evict rank 1"};
 }
 
-AuditEntry Refusal() {
+AuditEntry RefusedCall() {
   return {.call = Call::kGetState,
-          .caller = std::make_shared<const Caller>(Caller{.identity = {Role::kWorker, "*"}}),
+          .caller =
+              std::make_shared<const Caller>(Caller{.identity = {Role::kWorker, "*"}, .peer = ""}),
           .job = "train",
           .outcome = absl::PermissionDeniedError("no")};
 }
@@ -92,7 +93,7 @@ TEST_F(AuditLogTest, CannotBeFlushedByRefusals) {
   log->Note(Eviction("train"));
   for (int i = 0; i < 100'000; ++i) {
     if (i % 100 == 0) clock_.Advance(absl::Milliseconds(100));
-    log->Note(Refusal());
+    log->Note(RefusedCall());
   }
   log->Stop();
   const std::vector<std::string> lines = LinesOf(file_);
@@ -105,9 +106,9 @@ TEST_F(AuditLogTest, CannotBeFlushedByRefusals) {
 
 TEST_F(AuditLogTest, SaysHowManyRefusalsItHasLeftOut) {
   auto log = Opened();
-  for (int i = 0; i < LogLimit::kBurst + 7; ++i) log->Note(Refusal());
+  for (int i = 0; i < LogLimit::kBurst + 7; ++i) log->Note(RefusedCall());
   clock_.Advance(AuditLog::kFailedEvery);
-  log->Note(Refusal());
+  log->Note(RefusedCall());
   log->Stop();
   EXPECT_THAT(LinesOf(file_).back(), HasSubstr("7 more of this kind"));
 }
@@ -142,7 +143,7 @@ TEST_F(AuditLogTest, IsNotWrittenThroughALinkOrIntoADirectory) {
 TEST_F(AuditLogTest, CountsRefusalsAlsoWithoutAFile) {
   AuditLog log(metrics_, clock_);
   ASSERT_THAT(log.Open({}), IsOk());
-  log.Note(Refusal());
+  log.Note(RefusedCall());
   log.Note(Eviction("train"));
   EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_calls_denied_total"));
 }
