@@ -74,6 +74,19 @@ def check_gradients():
         expect(jax.jit(jax.grad(lambda x: call(x).sum()))(x), numpy.full(SIZE, wanted), name)  # noqa: B023
 
 
+def check_gradients_beside_integers():
+    """Of a tree with a step count, say."""
+    def loss(tree):
+        reduced = hvd.allreduce(tree, name="gi", op=hvd.Sum)
+        return (reduced["w"] * reduced["step"]).sum() + hvd.allgather(tree["step"], name="gj")[0] * 0.0
+
+    tree = {"w": jnp.full((SIZE,), RANK + 1.0), "step": jnp.full((SIZE,), 2)}
+    for wrap in (lambda f: f, jax.jit):
+        gradients = wrap(jax.grad(loss, allow_int=True))(tree)
+        expect(gradients["w"], numpy.full(SIZE, 2.0 * SIZE * SIZE))
+        assert gradients["step"].dtype == jax.dtypes.float0, gradients["step"].dtype
+
+
 def check_other_orders():
     order = list(range(32))[::(1 if RANK == 0 else -1)]
 

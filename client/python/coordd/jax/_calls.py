@@ -35,7 +35,7 @@ def _drop_worker() -> None:
         _own.coordd_tensorflow_set_worker(None)
 
 
-def _finish() -> None:
+def _finish_what_was_called() -> None:
     """JAX returns before it has computed: what other ranks wait for may still be before this one. An error of it is raised where the
     program asks for the result."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -76,7 +76,7 @@ def _check_gpu() -> None:
 
 _own = _opened()
 _basics.on_start(_take_worker)
-_basics.before_end(_finish)
+_basics.before_end(_finish_what_was_called)
 _basics.on_end(_drop_worker)
 
 
@@ -111,8 +111,15 @@ def _reduce(how, *arrays):
                        process_set=process_set))
 
 
+def _is_none(gradient) -> bool:
+    """Of an array of integers there is no gradient: JAX gives one of a type without values."""
+    return gradient.dtype == jax.dtypes.float0
+
+
 def _reduce_backward(how, _, gradients):
-    return _reduce((how[0] + ".gradient", *how[1:]), *gradients)
+    real = [gradient for gradient in gradients if not _is_none(gradient)]
+    reduced = iter(_reduce((how[0] + ".gradient", *how[1:]), *real) if real else ())
+    return tuple(gradient if _is_none(gradient) else next(reduced) for gradient in gradients)
 
 
 _reduce.defvjp(lambda how, *arrays: (_reduce(how, *arrays), None), _reduce_backward)
@@ -156,6 +163,10 @@ def _exchange(how, array):
 def _exchange_backward(how, _, gradient):
     """As coordd.torch's and coordd.tensorflow's gradients."""
     kind, name, op, root_rank, process_set, size = how
+    if _is_none(gradient):
+        rows = {_ALLGATHER: lambda count: count // size, _REDUCESCATTER: lambda count: count * size}.get(kind, lambda count: count)
+        shape = gradient.shape if kind == _BROADCAST else (rows(gradient.shape[0]), *gradient.shape[1:])
+        return (numpy.zeros(shape, jax.dtypes.float0),)
     name += ".gradient"
     if kind == _ALLGATHER:
         return (_exchange((_REDUCESCATTER, name, _basics.native_op(Average), 0, process_set, size), gradient),)
