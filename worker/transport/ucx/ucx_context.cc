@@ -117,6 +117,12 @@ void UcxContext::End(Clock& clock) {
   COORDD_LOG(kWarning,
              "UCX is still connecting to a rank that does not answer: its worker stays until this "
              "process ends");
+  Keep();
+}
+
+bool UcxContext::EndsBadlyAfterLosses() const { return ucx_->version == UcxVersion{1, 20, 0}; }
+
+void UcxContext::Keep() {
   // Where a leak checker finds them.
   static std::mutex mu;
   static auto* const abandoned = new std::vector<std::pair<ucp_context_h, ucp_worker_h>>();

@@ -48,7 +48,11 @@ UcxTransport::~UcxTransport() {
     while (!pending_.empty()) Finish(pending_.front(), dropped_);
   }
   peers_.ForgetRequests();
-  if (is_goodbye || !is_stopped_) context_.End(clock_);
+  if (!is_goodbye && context_.EndsBadlyAfterLosses()) {
+    context_.Keep();
+  } else if (is_goodbye || !is_stopped_) {
+    context_.End(clock_);
+  }
   context_ = UcxContext();  // whatever UCX still holds ends here
   CallFinished();
 }
