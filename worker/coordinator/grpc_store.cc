@@ -252,6 +252,13 @@ class GrpcStore final : public Store {
     }
   }
 
+  static absl::Status NotKnown(const absl::Status& status) {
+    return absl::UnavailableError(absl::StrCat(
+        "the connection to coordd ended during this call, so that it is not known whether the "
+        "store has it (",
+        status.message(), ")"));
+  }
+
   // One try, which waits for the connection if there is none.
   absl::Status Once(absl::Time deadline, Call call) {
     std::shared_ptr<grpc::Channel> channel = channel_();
@@ -275,7 +282,8 @@ class GrpcStore final : public Store {
     Backoff backoff(BackoffOptions{}, random);
     while (true) {
       absl::Status status = Once(deadline, call);
-      if (!absl::IsUnavailable(status) || (!again && !WasNeverSent(status))) return status;
+      if (!absl::IsUnavailable(status)) return status;
+      if (!again && !WasNeverSent(status)) return NotKnown(status);
       const absl::Time next = clock_.Now() + backoff.Next();
       if (next >= deadline) return status;
       // Nobody signals: a wait on the clock.

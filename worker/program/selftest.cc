@@ -46,9 +46,9 @@ class Selftest {
   SelftestResult Run() {
     const std::vector<SelftestCase> cases = SelftestCases(place_.rank, place_.size);
     const bool has_sets = AddProcessSets();
+    const size_t all = cases.size() + static_cast<size_t>(place_.rank) + 1;  // rounds of the join
     if (speaks())
-      out_ << "selftest: " << cases.size() << " cases on " << place_.size << " ranks\n"
-           << std::flush;
+      out_ << "selftest: " << all << " cases on " << place_.size << " ranks\n" << std::flush;
     for (const SelftestCase& one : cases) {
       if (current_row_ != one.row) Progress(one.row);
       if (!has_sets || !RunCase(one)) break;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace coordd {
@@ -100,9 +101,12 @@ absl::Status StartError(const ChildRequest& request, const Failure& failure) {
     return absl::FailedPreconditionError(absl::StrCat("the working directory ", request.directory,
                                                       ": ", std::strerror(failure.error)));
   }
+  const std::string& program = request.command[0];
+  const bool is_looked_up = failure.error == ENOENT && !absl::StrContains(program, '/');
+  const std::string why =
+      is_looked_up ? "no folder of PATH has a program of this name" : std::strerror(failure.error);
   const std::string text =
-      absl::StrCat(request.command[0], " cannot be run: ", std::strerror(failure.error),
-                   Hint(request, failure.error));
+      absl::StrCat(program, " cannot be run: ", why, Hint(request, failure.error));
   if (failure.error == ENOENT) return absl::NotFoundError(text);
   if (failure.error == EACCES) return absl::PermissionDeniedError(text);
   return absl::UnavailableError(text);

@@ -51,7 +51,7 @@ TEST(GenerationEndTest, GoodbyesLetCallsFinishUntilSomethingElseHappens) {
   EXPECT_TRUE(end.aborts());
   EXPECT_THAT(end.status(), StatusIs(absl::StatusCode::kAborted, ::testing::HasSubstr("was lost")));
   end.Set(absl::CancelledError("this worker has left the job"));
-  EXPECT_THAT(end.status(), StatusIs(absl::StatusCode::kAborted));
+  EXPECT_THAT(end.status(), StatusIs(absl::StatusCode::kAborted, ::testing::HasSubstr("was lost")));
 }
 
 TEST(GenerationCallbacksTest, AnotherThreadFindsThemBusyAndTheirOwnDoesNot) {
