@@ -64,12 +64,18 @@ class CommExecution {
   // Begins a call. Statuses: as Comm::Run, of what is known at once. REQUIRES: the one before has
   // ended.
   absl::Status Begin(const CommCall& call);
+  // Both, for a call that is waited for to its end.
+  absl::Status Run(const CommCall& call);
   // Goes on with the call that has begun, for so long at most, whatever it waits for: nullopt then.
   // By messages to its end. Statuses: as Comm::Run.
   std::optional<absl::Status> Go(absl::Duration most);
 
  private:
   absl::Status CheckState() const;
+  // What is to be done before every call. Statuses: as Begin.
+  absl::Status Accept(const CommCall& call);
+  bool IsInline() const;  // whether what it moves fits into posts
+  void MakeRun();
   // What the call says, in args_. INVALID_ARGUMENT.
   absl::Status Prepare(const CommCall& call);
   template <typename Collective>

@@ -29,8 +29,7 @@ absl::Status CommOrder::Enter() {
 absl::Status CommOrder::Run(const CommCall& call) {
   COORDD_RETURN_IF_ERROR(Enter());
   if (open_.load(std::memory_order_acquire) == 0) {
-    absl::Status status = execution_.Begin(call);
-    if (status.ok()) status = *execution_.Go(absl::InfiniteDuration());
+    absl::Status status = execution_.Run(call);
     Leave();
     return status;
   }
