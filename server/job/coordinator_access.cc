@@ -46,18 +46,19 @@ absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const st
 
 absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetStateRequest& request,
                                           absl::Time now, v1::ServerState* state) const {
-  if (!request.job().empty()) {
-    COORDD_RETURN_IF_ERROR(MayCall(caller, Call::kGetState, request.job(), request.token()));
-    Describe(request.job(), now, state);
-    return absl::OkStatus();
-  }
   state->set_epoch(ToInt(epoch_));
+  const std::string& wanted = request.job();
   absl::Status refused;
+  bool is_known = wanted.empty();
   for (const auto& [name, job] : jobs_) {
+    // A name that begins like one's own may be another's all the same: each is asked for.
+    if (!wanted.empty() && !IsOrIsGroupOf(name, wanted)) continue;
+    is_known = true;
     const absl::Status allowed = MayCall(caller, Call::kGetState, name, request.token());
     if (refused.ok()) refused = allowed;
     if (allowed.ok()) job->Describe(now, state->add_jobs());
   }
+  if (!is_known) return MayCall(caller, Call::kGetState, wanted, request.token());
   return state->jobs().empty() ? refused : absl::OkStatus();
 }
 

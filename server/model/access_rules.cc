@@ -1,7 +1,7 @@
 #include "server/model/access_rules.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/utf8.h"
 #include "common/protocol/protocol_bounds.h"
 
@@ -56,12 +56,11 @@ std::string Remedy(const Identity& who) {
          "ca.key that signed this one (or `coordctl certs` of a new DIR, for coordd and all)";
 }
 
-bool IsOfJob(absl::string_view certificate, absl::string_view job) {
-  if (certificate == kAnyName || certificate == job) return true;
-  return absl::StartsWith(job, certificate) && job[certificate.size()] == '.';
-}
-
 }  // namespace
+
+bool IsOrIsGroupOf(absl::string_view name, absl::string_view job) {
+  return absl::ConsumePrefix(&name, job) && (name.empty() || name[0] == '.');
+}
 
 absl::string_view Name(Call call) { return RowOf(call).name; }
 
@@ -85,7 +84,8 @@ Grant GrantOf(Role role, Call call) {
 }
 
 bool IsOwn(const Identity& who, const JobClaim& job) {
-  if (who.role == Role::kWorker && !IsOfJob(who.name, job.job)) return false;
+  if (who.role == Role::kWorker && who.name != kAnyName && !IsOrIsGroupOf(job.job, who.name))
+    return false;
   if (!job.exists || job.knows_token) return true;
   // A worker's certificate that names the job was made for it.
   if (who.role == Role::kWorker) return who.name != kAnyName;

@@ -43,6 +43,11 @@ struct JobClaim {
 absl::string_view Name(Call call);  // as the protocol calls it: "Dismiss"; a store's are "Store"
 Grant GrantOf(Role role, Call call);
 
+// Whether the job called `name` is `job`, or one of a group of its workers, which is called after
+// it
+// ("train7.group-1f").
+bool IsOrIsGroupOf(absl::string_view name, absl::string_view job);
+
 // Whether the job is the caller's own: a launcher's or worker's that has made it or brings its
 // token; never against the job that a worker's certificate names, which stands for that job and
 // those called after it ("train7.group-1f").

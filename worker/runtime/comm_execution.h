@@ -64,7 +64,7 @@ class CommExecution {
   // Begins a call. Statuses: as Comm::Run, of what is known at once. REQUIRES: the one before has
   // ended.
   absl::Status Begin(const CommCall& call);
-  // Both, for a call that is waited for to its end.
+  // Begins a call and goes on with it to its end.
   absl::Status Run(const CommCall& call);
   // Goes on with the call that has begun, for so long at most, whatever it waits for: nullopt then.
   // By messages to its end. Statuses: as Comm::Run.

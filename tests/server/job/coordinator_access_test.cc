@@ -231,6 +231,21 @@ TEST_F(CoordinatorAccessTest, WithoutTlsNobodyOwnsAnything) {
   EXPECT_THAT(Evict({.identity = WithoutTls(), .peer = ""}, "train"), IsOk());
 }
 
+TEST_F(CoordinatorAccessTest, WhoSeesAJobSeesNoOthersThatAreCalledAfterIt) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  ASSERT_THAT(Join(alice_, "train.group-1", "a"), IsOk());
+  ASSERT_THAT(Join(bob_, "train.v2", "b"), IsOk());
+  EXPECT_THAT(*Sees(alice_, "train"), ElementsAre("train", "train.group-1"));
+  EXPECT_THAT(*Sees(anybody_, "train", "a"), ElementsAre("train", "train.group-1"));
+  EXPECT_THAT(*Sees(operator_, "train"), ElementsAre("train", "train.group-1", "train.v2"));
+  EXPECT_EQ(Sees(bob_, "train.group-1").status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(*Sees(bob_, "train"), ElementsAre("train.v2"));
+  // Nor by a name that there is not.
+  ASSERT_THAT(Join(bob_, "eval.v2", "b"), IsOk());
+  EXPECT_EQ(Sees(alice_, "eval").status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Sees(anybody_, "eval", "a").status().code(), Code::kPermissionDenied);
+}
+
 // The groups of torch.distributed are jobs of the same processes, which their launcher does not
 // know.
 TEST_F(CoordinatorAccessTest, HowAProcessEndedIsToldToTheGroupsOfTheJobToo) {
