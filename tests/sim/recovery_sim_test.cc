@@ -145,6 +145,16 @@ TEST(RecoverySim, LinksMayBeCutWhileOthersDieAndCoorddToo) {
   EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 2));
 }
 
+// In these a worker without a link comes back once its generation is over since another was parted
+// with, and hears so.
+TEST(RecoverySim, WhoComesBackTooLateHearsWhyHisGenerationEnded) {
+  for (uint64_t seed : {61385, 97331}) {
+    RecoverySim sim(seed, RecoveryOptionsOf(seed, AllFaults()));
+    EXPECT_THAT(sim.Run(), IsOk()) << Replay("recovery", seed, AllFaults());
+    EXPECT_EQ(sim.parted(), 1);
+  }
+}
+
 TEST(RecoverySim, CoorddMaySleepAtAnyMomentOfAChangeOfMembers) {
   const Sums sums = RunAll(AllFaults());
   EXPECT_GT(sums.suspended, static_cast<int64_t>(kSeeds / 2));
