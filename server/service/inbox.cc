@@ -11,25 +11,60 @@ Query Nothing() {
 
 }  // namespace
 
-bool Inbox::Offer(Item&& item) {
+// Who has waited was promised room.
+bool Inbox::HasRoomLocked(const Arrival& arrival) const {
+  if (arrival.has_waited) return true;
+  if (items_.size() >= capacity_ || waiting_.HasOf(arrival.bytes)) return false;
+  return WaitingLine::IsSmall(arrival.bytes) || large_bytes_ == 0 ||
+         large_bytes_ + arrival.bytes <= kLargeBytes;
+}
+
+void Inbox::TakeLocked(Item&& item, const Arrival& arrival, absl::Time now) {
+  items_.push_back({std::move(item), now});
+  if (!WaitingLine::IsSmall(arrival.bytes)) large_bytes_ += arrival.bytes;
+}
+
+bool Inbox::Offer(Item&& item, const Arrival& arrival) {
   const absl::Time now = clock_.Now();
   {
     MutexLock lock(&mu_);
-    if (closed_ || items_.size() >= capacity_) return false;
-    items_.push_back({std::move(item), now});
+    if (closed_ || !HasRoomLocked(arrival)) return false;
+    TakeLocked(std::move(item), arrival, now);
     is_due_ = true;
   }
   came_.NotifyOne();
   return true;
 }
 
-bool Inbox::Offer(Item&& item, const WakeRule::Report& report) {
+bool Inbox::OfferAndTurn(Item&& item) {
+  const absl::Time now = clock_.Now();
+  bool mine = false;
+  {
+    MutexLock lock(&mu_);
+    if (closed_ || !HasRoomLocked({})) return false;
+    TakeLocked(std::move(item), {}, now);
+    mine = !in_turn_ && turn_ != nullptr;
+    if (mine) {
+      in_turn_ = true;
+    } else {
+      is_due_ = true;
+    }
+  }
+  if (mine) {
+    turn_();
+  } else {
+    came_.NotifyOne();
+  }
+  return true;
+}
+
+bool Inbox::Offer(Item&& item, const Arrival& arrival, const WakeRule::Report& report) {
   const absl::Time now = clock_.Now();
   bool wake = false, mine = false;
   {
     MutexLock lock(&mu_);
-    if (closed_ || items_.size() >= capacity_) return false;
-    items_.push_back({std::move(item), now});
+    if (closed_ || !HasRoomLocked(arrival)) return false;
+    TakeLocked(std::move(item), arrival, now);
     const WakeRule::Worth worth = rule_.Hear(report);
     if (worth == WakeRule::Worth::kCompletes && !in_turn_ && turn_ != nullptr) {
       in_turn_ = mine = true;
@@ -58,10 +93,10 @@ bool Inbox::Push(Item&& item) {
   return true;
 }
 
-bool Inbox::WaitForRoom(std::function<void()> resume) {
+bool Inbox::WaitForRoom(WaitingLine::Place place) {
   {
     MutexLock lock(&mu_);
-    waiting_.push_back(std::move(resume));
+    waiting_.Add(std::move(place));
   }
   // The coordinator may have emptied the inbox in between and be asleep.
   return Push(Nothing());
@@ -95,6 +130,7 @@ bool Inbox::AwaitTurn() {
 void Inbox::TakeAll(std::vector<Received>& taken) {
   MutexLock lock(&mu_);
   taken.swap(items_);
+  large_bytes_ = 0;
   is_due_ = false;
   rule_.Taken();
 }
@@ -116,7 +152,11 @@ void Inbox::EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline) 
 
 std::vector<std::function<void()>> Inbox::TakeWaiting() {
   MutexLock lock(&mu_);
-  return std::exchange(waiting_, {});
+  const size_t large_bytes = large_bytes_ < kLargeBytes ? kLargeBytes - large_bytes_ : 0;
+  const size_t small = items_.size() < capacity_ ? capacity_ - items_.size() : 0;
+  std::vector<std::function<void()>> taken = waiting_.Take(small, large_bytes);
+  is_due_ = is_due_ || !waiting_.empty();
+  return taken;
 }
 
 void Inbox::Close() {

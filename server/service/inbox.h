@@ -12,6 +12,7 @@
 #include "common/base/mutex.h"
 #include "server/generation/wake_rule.h"
 #include "server/job/coordinator_state.h"
+#include "server/service/waiting_line.h"
 
 namespace coordd {
 
@@ -20,8 +21,8 @@ namespace coordd {
 using Query = std::function<void(const CoordinatorState& state, absl::Time now)>;
 
 // Thread-safe. Turns of the coordinator are taken one at a time: by its thread, or by the thread
-// that brings the last report that others have waited for, which then need wake nobody. What is
-// worth no turn by itself (WakeRule) waits for more, kHold at most.
+// that brings the last report that others have waited for, or a call of the store, which then need
+// wake nobody. What is worth no turn by itself (WakeRule) waits for more, kHold at most.
 class Inbox {
  public:
   // In order. Shared, since the same comes again and again.
@@ -34,6 +35,9 @@ class Inbox {
 
   // Some hundred bytes to some kilobytes each, and a turn takes all of them.
   static constexpr size_t kCapacity = 4096;
+  // Of messages that are not small (WaitingLine) a turn takes so much, so that it is short whatever
+  // they are; a single one may be larger.
+  static constexpr size_t kLargeBytes = size_t{1} << 20;
   // So that the coordinator works while others still come.
   static constexpr size_t kHeldMax = 32;
   // So late at most errors and stalls are seen.
@@ -46,15 +50,25 @@ class Inbox {
   // turns.
   void SetTurn(std::function<void()> turn) { turn_ = std::move(turn); }
 
-  // What a client sent. False when full or closed: `item` is then untouched.
-  bool Offer(Item&& item);
+  // How a message comes: its size on the wire, and whether it has waited and this is its turn
+  // (WaitForRoom).
+  struct Arrival {
+    size_t bytes = 0;
+    bool has_waited = false;
+  };
+  // What a client sent. False when full, while others of its kind wait, or closed: `item` is then
+  // untouched.
+  bool Offer(Item&& item, const Arrival& arrival);
+  bool Offer(Item&& item) { return Offer(std::move(item), Arrival()); }
+  // The same for what its sender waits for: takes a turn at once, unless somebody has it.
+  bool OfferAndTurn(Item&& item);
   // Offers a message that says what is ready. May take a turn.
-  bool Offer(Item&& item, const WakeRule::Report& report);
+  bool Offer(Item&& item, const Arrival& arrival, const WakeRule::Report& report);
 
-  // For a session whose message was not taken because the inbox is full: `resume` is called on the
-  // coordinator thread after its next turn, and offers again. At most one per session, which is
-  // what bounds it. False when closed: it is not called then.
-  bool WaitForRoom(std::function<void()> resume);
+  // For a session whose message was not taken: `resume` is called on the coordinator thread after
+  // one of its next turns, when there is room, and offers it as one that has waited. At most one
+  // per session, which is what bounds it. False when closed: it is not called then.
+  bool WaitForRoom(WaitingLine::Place place);
 
   // What must not be lost and is bounded by its cause: the end of a session or call, a stop.
   bool Push(Item&& item);
@@ -69,6 +83,7 @@ class Inbox {
   void TakeAll(std::vector<Received>& taken);
   // What the state says at the end of the turn, and when the next one is due whatever comes.
   void EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline);
+  // Who may offer now, in order. Where others go on waiting, there will be another turn.
   std::vector<std::function<void()>> TakeWaiting();
 
   // No offer is taken from now on; what was taken is still handed out.
@@ -76,6 +91,9 @@ class Inbox {
   size_t size() const;
 
  private:
+  bool HasRoomLocked(const Arrival& arrival) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeLocked(Item&& item, const Arrival& arrival, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction, and SetTurn.
@@ -93,7 +111,8 @@ class Inbox {
   absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   absl::Time asleep_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t large_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of items_
+  WaitingLine waiting_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

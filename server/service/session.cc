@@ -274,9 +274,10 @@ void Session::Take() {
   grpc::Slice bytes;
   const bool is_small =
       incoming_.Length() <= RepeatedMessages::kMostBytes && incoming_.TrySingleSlice(&bytes).ok();
+  const size_t size = incoming_.Length();
   const ParsedMessage* known = is_small ? repeated_.Find(TextOf(bytes)) : nullptr;
   if (known != nullptr) {
-    held_ = Held{known->in, known->report};
+    held_ = Held{known->in, known->report, size};
   } else {
     absl::StatusOr<ParsedMessage> parsed = Parse();
     if (!parsed.ok()) {
@@ -286,11 +287,11 @@ void Session::Take() {
       return;
     }
     if (is_small) repeated_.Remember(TextOf(bytes), *parsed);
-    held_ = Held{std::move(parsed->in), parsed->report};
+    held_ = Held{std::move(parsed->in), parsed->report, size};
   }
   incoming_.Clear();
   metrics_.OnMessageReceived();
-  OfferHeld();
+  OfferHeld(/*has_waited=*/false);
 }
 
 absl::StatusOr<ParsedMessage> Session::Parse() {
@@ -310,7 +311,11 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
-  if (in.message.has_join()) in.caller = stream_.caller;
+  if (in.message.has_join()) {
+    in.caller = stream_.caller;
+    stream_.metrics_addresses.Apply(stream_.caller->peer, *in.message.mutable_join());
+    stream_.job = std::hash<std::string>()(in.message.join().job());
+  }
   ParsedMessage parsed{.in = {}, .report = {.stream = id_, .words = 0}};
   AddReport(in.message, 1, parsed.report);
   auto together = std::make_shared<std::vector<Inbound>>();
@@ -321,9 +326,10 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
   return parsed;
 }
 
-absl::Status Session::MayGreet(const v1::NodeMessages& batch) const {
+absl::Status Session::MayGreet(const v1::NodeMessages& batch) {
   if (!batch.has_hello()) return absl::OkStatus();
   const std::string& job = batch.hello().job();
+  stream_.job = std::hash<std::string>()(job);
   const absl::Status allowed = MayCallWithToken(stream_.caller->identity, Call::kNodeSession, job);
   if (!allowed.ok()) {
     stream_.audit.Note(
@@ -358,7 +364,9 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
         shared != nullptr && shared->message.has_join())
       return absl::InvalidArgumentError("a relay broke the protocol: a Join of several members");
     auto* const said = std::get_if<SessionMessage>(&one);
-    if (said != nullptr && said->message.has_join()) said->caller = stream_.caller;
+    if (said == nullptr || !said->message.has_join()) continue;
+    said->caller = stream_.caller;
+    stream_.metrics_addresses.Apply(stream_.caller->peer, *said->message.mutable_join());
   }
   for (const auto& [member, why] : refused) {
     MemberRuns runs;
@@ -370,11 +378,13 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
   return ParsedMessage{.in = std::move(in), .report = report, .may_repeat = may_repeat};
 }
 
-void Session::OfferHeld() {
+void Session::OfferHeld(bool has_waited) {
   // Held, so that the end of the session cannot be reported before this message.
   if (!Hold()) return;
-  const bool taken = held_->report.words > 0 ? inbox_.Offer(std::move(held_->item), held_->report)
-                                             : inbox_.Offer(std::move(held_->item));
+  const Inbox::Arrival arrival{.bytes = held_->bytes, .has_waited = has_waited};
+  const bool taken = held_->report.words > 0
+                         ? inbox_.Offer(std::move(held_->item), arrival, held_->report)
+                         : inbox_.Offer(std::move(held_->item), arrival);
   LetGo();
   if (taken) {
     held_.reset();
@@ -390,9 +400,10 @@ void Session::OfferHeld() {
   if (self == nullptr) return;  // gRPC is done with it
   metrics_.OnReadWithheld();
   auto resume = [self] {
-    if (!self->closing()) self->OfferHeld();
+    if (!self->closing()) self->OfferHeld(/*has_waited=*/true);
   };
-  if (!inbox_.WaitForRoom(std::move(resume))) Close(absl::UnavailableError("coordd is stopping"));
+  if (!inbox_.WaitForRoom({.job = stream_.job, .bytes = held_->bytes, .resume = std::move(resume)}))
+    Close(absl::UnavailableError("coordd is stopping"));
 }
 
 std::optional<Inbound> Session::EndLocked(const std::string& detail) {

@@ -20,6 +20,7 @@
 #include "server/model/access_rules.h"
 #include "server/service/audit_log.h"
 #include "server/service/inbox.h"
+#include "server/service/metrics_address_rule.h"
 #include "server/service/repeated_messages.h"
 #include "server/service/session_outbox.h"
 
@@ -44,6 +45,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
     // Whose it is; null: that is not clear, and the session is closed before anything is read.
     std::shared_ptr<const Caller> caller;
     AuditLog& audit;
+    MetricsAddressRule& metrics_addresses;
+    uint64_t job = 0;  // stands for the job that its first message names
   };
 
   // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
@@ -79,6 +82,10 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   SessionId id() const { return id_; }
   bool is_node() const { return kind_ == Kind::kNode; }
+  // ToString of whose it is; empty: that is not clear.
+  std::string owner() const {
+    return stream_.caller == nullptr ? std::string() : ToString(stream_.caller->identity);
+  }
   // Whether a message has come, and whether Close was called.
   bool joined() const;
   bool closing() const;
@@ -88,6 +95,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   struct Held {
     Inbox::Item item;
     WakeRule::Report report;
+    size_t bytes = 0;  // on the wire
   };
   // What gRPC does for it. kFinished: Finish was called, and nothing may be started.
   enum class Output { kIdle, kWriting, kFinished };
@@ -104,11 +112,11 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void Take();
   absl::StatusOr<ParsedMessage> Parse();
   absl::StatusOr<ParsedMessage> TakeNodeMessages(const v1::NodeMessages& batch);
-  absl::Status MayGreet(const v1::NodeMessages& batch) const;
+  absl::Status MayGreet(const v1::NodeMessages& batch);
   // What the state is told of the end; absent: it has been told, or knows of nobody.
   std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Offers what was parsed, or waits for room; then reads on.
-  void OfferHeld();
+  void OfferHeld(bool has_waited);
   void ReadNext();
   void Ended(const std::string& detail);
   // Starts the write or the end that is due. gRPC may call back from within, so no lock is held.

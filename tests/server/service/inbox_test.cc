@@ -36,16 +36,59 @@ TEST(Inbox, ResumesWhoWaitsForRoomAfterTheNextTurn) {
   Inbox inbox(Clock::Real(), /*capacity=*/1);
   EXPECT_TRUE(inbox.Offer(Ended(1)));
   int resumed = 0;
-  EXPECT_TRUE(inbox.WaitForRoom([&] { ++resumed; }));
+  EXPECT_TRUE(inbox.WaitForRoom({.resume = [&] { ++resumed; }}));
   TakeNow(inbox);
   for (const auto& resume : inbox.TakeWaiting()) resume();
   EXPECT_EQ(resumed, 1);
   EXPECT_TRUE(inbox.TakeWaiting().empty());
 }
 
+constexpr Inbox::Arrival kLarge{.bytes = Inbox::kLargeBytes};
+
+TEST(Inbox, TakesOneLargeMessageATurnAndEverySmallOne) {
+  Inbox inbox(Clock::Real());
+  EXPECT_TRUE(inbox.Offer(Ended(1), {.bytes = 2 * Inbox::kLargeBytes}));
+  EXPECT_FALSE(inbox.Offer(Ended(2), kLarge));
+  EXPECT_TRUE(inbox.Offer(Ended(3), {.bytes = WaitingLine::kSmallBytes}));
+  TakeNow(inbox);
+  EXPECT_TRUE(inbox.Offer(Ended(2), kLarge));
+}
+
+TEST(Inbox, WhoComesNowDoesNotOvertakeWhoWaits) {
+  Inbox inbox(Clock::Real());
+  EXPECT_TRUE(inbox.Offer(Ended(1), kLarge));
+  bool resumed = false;
+  inbox.WaitForRoom({.bytes = Inbox::kLargeBytes, .resume = [&] {
+                       resumed =
+                           inbox.Offer(Ended(2), {.bytes = Inbox::kLargeBytes, .has_waited = true});
+                     }});
+  TakeNow(inbox);
+  EXPECT_FALSE(inbox.Offer(Ended(3), kLarge));
+  EXPECT_TRUE(inbox.Offer(Ended(4)));  // a small one is not in the way
+  for (const auto& resume : inbox.TakeWaiting()) resume();
+  EXPECT_TRUE(resumed);
+}
+
+// Who was called and has gone in the meantime offers nothing.
+TEST(Inbox, HasAnotherTurnWhileSomebodyWaits) {
+  Inbox inbox(Clock::Real());
+  std::vector<int> resumed;
+  for (int i : {1, 2}) {
+    inbox.WaitForRoom(
+        {.bytes = Inbox::kLargeBytes, .resume = [&resumed, i] { resumed.push_back(i); }});
+  }
+  for (int turn : {1, 2}) {
+    ASSERT_TRUE(inbox.AwaitTurn());  // would wait for ever otherwise
+    TakeNow(inbox);
+    inbox.EndTurn({}, absl::InfiniteFuture());
+    for (const auto& resume : inbox.TakeWaiting()) resume();
+    EXPECT_EQ(resumed.size(), static_cast<size_t>(turn));
+  }
+}
+
 TEST(Inbox, WakesTheCoordinatorForWhoWaitsAlsoWhenItHasJustTakenAll) {
   Inbox inbox(Clock::Real(), /*capacity=*/1);
-  inbox.WaitForRoom([] {});
+  inbox.WaitForRoom({.resume = [] {}});
   EXPECT_FALSE(TakeNow(inbox).empty());  // would wait for ever otherwise
 }
 
@@ -63,7 +106,7 @@ TEST(Inbox, HandsOutWhatItTookAfterItsClose) {
   inbox.Close();
   EXPECT_FALSE(inbox.Offer(Ended(2)));
   EXPECT_FALSE(inbox.Push(Ended(3)));
-  EXPECT_FALSE(inbox.WaitForRoom([] {}));
+  EXPECT_FALSE(inbox.WaitForRoom({.resume = [] {}}));
   EXPECT_TRUE(inbox.AwaitTurn());
   EXPECT_EQ(TakeNow(inbox).size(), 1u);
   inbox.EndTurn({}, absl::InfiniteFuture());
@@ -90,7 +133,7 @@ class InboxRoundTest : public ::testing::Test {
   }
   bool Report(int64_t session) {
     SessionMessage message{.session = SessionId{session}, .message = {}};
-    return inbox_.Offer(Inbound(std::move(message)), {SessionId{session}});
+    return inbox_.Offer(Inbound(std::move(message)), {}, {SessionId{session}});
   }
   static std::vector<int64_t> SessionsOf(const std::vector<Inbox::Received>& taken) {
     std::vector<int64_t> sessions;
@@ -177,7 +220,7 @@ TEST(InboxThreads, AThreadThatSleepsWithoutEndSeesWhatWaits) {
     EXPECT_EQ(TakeNow(inbox).size(), 1u);
   });
   SessionMessage message{.session = SessionId{1}, .message = {}};
-  EXPECT_TRUE(inbox.Offer(Inbound(std::move(message)), {SessionId{1}}));
+  EXPECT_TRUE(inbox.Offer(Inbound(std::move(message)), {}, {SessionId{1}}));
   thread.join();
 }
 
@@ -202,8 +245,30 @@ TEST(InboxThreads, AThreadThatSleepsHearsOfADeadlineThatAnothersTurnHasFound) {
     EXPECT_TRUE(TakeNow(inbox).empty());
   });
   SessionMessage message{.session = SessionId{1}, .message = {}};
-  EXPECT_TRUE(inbox.Offer(Inbound(std::move(message)), {SessionId{1}}));
+  EXPECT_TRUE(inbox.Offer(Inbound(std::move(message)), {}, {SessionId{1}}));
   thread.join();
+}
+
+TEST(Inbox, WhoWaitsForItsCallTakesTheTurnUnlessSomebodyHasIt) {
+  FakeClock clock;
+  Inbox inbox(clock);
+  std::vector<size_t> taken;
+  inbox.SetTurn([&] {
+    // Of another one, meanwhile: whoever has the turn is told of it.
+    if (taken.empty()) {
+      EXPECT_TRUE(inbox.OfferAndTurn(Ended(2)));
+    }
+    std::vector<Inbox::Received> items;
+    inbox.TakeAll(items);
+    taken.push_back(items.size());
+    inbox.EndTurn({}, absl::InfiniteFuture());
+  });
+  EXPECT_TRUE(inbox.OfferAndTurn(Ended(1)));
+  EXPECT_EQ(taken, std::vector<size_t>{2});
+  EXPECT_TRUE(inbox.OfferAndTurn(Ended(3)));
+  EXPECT_EQ(taken, (std::vector<size_t>{2, 1}));
+  inbox.Close();
+  EXPECT_FALSE(inbox.OfferAndTurn(Ended(4)));
 }
 
 }  // namespace
