@@ -13,6 +13,7 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/process_set_requests.h"
 #include "server/generation/readiness_table.h"
+#include "server/model/byte_budget.h"
 #include "server/model/effects.h"
 
 namespace coordd {
@@ -24,6 +25,7 @@ struct GenerationIdentity {
   bool schedules = false;         // every member executes schedules
   bool device_schedules = false;  // ... of tensors on devices, too
   int64_t slots = 0;  // for the tensors of each process set; 0: a member does not know them
+  std::shared_ptr<ByteBudget> budget = nullptr;  // of the job's owner; null: no limit
 };
 
 // PURE. Not thread-safe. Makes the messages of one generation, and knows whose sessions they go to.

@@ -20,7 +20,7 @@ NegotiatedSets::NegotiatedSets(const std::vector<SessionId>& by_rank, const Opti
       options_(options),
       sets_(static_cast<int32_t>(by_rank.size())),
       join_(sets_.all()),
-      totals_(static_cast<int32_t>(by_rank.size())),
+      totals_(static_cast<int32_t>(by_rank.size()), options.budget),
       of_all_(&Add(ProcessSetId{0})) {}
 
 SetNegotiation& NegotiatedSets::Add(ProcessSetId id, bool is_pair) {

@@ -19,6 +19,7 @@
 #include "server/generation/process_sets.h"
 #include "server/generation/readiness_table.h"
 #include "server/generation/set_negotiation.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -32,6 +33,7 @@ class NegotiatedSets {
   struct Options {
     SetNegotiation::Options set;
     absl::Duration stall_warning, stall_abort;
+    std::shared_ptr<ByteBudget> budget = nullptr;  // that what is pending takes of
   };
   NegotiatedSets(const std::vector<SessionId>& by_rank,
                  const Options& options);  // which outlives it

@@ -229,6 +229,7 @@ void ReadinessTable::Account() {
   count(pending(), counted_.pending, totals_.pending);
   count(tombstones(), counted_.tombstones, totals_.tombstones);
   count(state_bytes(), counted_.state_bytes, totals_.state_bytes);
+  totals_.share.Set(totals_.state_bytes);
   count(stalled(), counted_.stalled, totals_.stalled);
 }
 
@@ -237,7 +238,7 @@ bool ReadinessTable::HasRoom() const {
       totals_.pending + totals_.tombstones - counted_.pending - counted_.tombstones;
   const int64_t others_bytes = totals_.state_bytes - counted_.state_bytes;
   return others + pending() + tombstones_.size() < bounds_.max_pending &&
-         others_bytes + state_bytes() < bounds_.max_state_bytes;
+         others_bytes + state_bytes() < bounds_.max_state_bytes && totals_.share.HasRoomFor(1);
 }
 
 // Whether a new tensor fits the group that it names.
@@ -430,7 +431,8 @@ bool ReadinessTable::CanShare(const Reporters& reporters, const Known& known) co
 
 bool ReadinessTable::HasRoomFor(int64_t tensors) const {
   return totals_.pending + totals_.tombstones + tensors <= bounds_.max_pending &&
-         totals_.state_bytes < bounds_.max_state_bytes / 2;
+         totals_.state_bytes < bounds_.max_state_bytes / 2 &&
+         totals_.share.HasRoomFor(totals_.state_bytes);
 }
 
 bool ReadinessTable::ReportPending(Rank rank, Known& known, std::vector<FailedTensor>& failed) {

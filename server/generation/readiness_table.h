@@ -20,6 +20,7 @@
 #include "server/generation/tombstones.h"
 #include "server/members/member_list.h"
 #include "server/members/rank_set.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -58,11 +59,13 @@ struct ReadinessBounds {
 
 // Sums over the tables of a generation, kept by them.
 struct ReadinessTotals {
-  explicit ReadinessTotals(int32_t world_size) : lag(static_cast<size_t>(world_size)) {}
+  explicit ReadinessTotals(int32_t world_size, std::shared_ptr<ByteBudget> budget = nullptr)
+      : share(std::move(budget)), lag(static_cast<size_t>(world_size)) {}
 
   int64_t pending = 0;  // tensors
   int64_t tombstones = 0;
   int64_t state_bytes = 0;
+  BudgetShare share;  // of the job's owner: state_bytes
   int64_t stalled = 0;
   // By rank: mean delay behind the first rank to report a tensor, later tensors counting more: the
   // newest weighs 1 / 16, so about the last 16 count. An integer: a product with a double is the

@@ -37,11 +37,28 @@ absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const st
   JobClaim claim{.job = job};
   const auto it = jobs_.find(job);
   claim.exists = it != jobs_.end();
-  if (claim.exists) {
-    claim.owner = it->second->owner();
+  if (claim.exists) claim.owner = it->second->owner();
+  // What needs no token says nothing of the one that is brought.
+  const bool asks = claim.exists && !token.empty() &&
+                    GrantOf(caller.identity.role, call) == Grant::kOwn &&
+                    !coordd::MayCall(caller.identity, call, claim).ok();
+  if (asks) {
+    COORDD_RETURN_IF_ERROR(wrong_tokens_.MayTry(caller, job, last_now_));
     claim.knows_token = it->second->IsKnownBy(token);
+    if (!claim.knows_token) wrong_tokens_.Note(caller, job, last_now_);
   }
   return coordd::MayCall(caller.identity, call, claim);
+}
+
+absl::Status CoordinatorState::MayTryToken(const std::shared_ptr<const Caller>& caller,
+                                           const std::string& job) const {
+  return caller == nullptr ? absl::OkStatus() : wrong_tokens_.MayTry(*caller, job, last_now_);
+}
+
+void CoordinatorState::NoteToken(const std::shared_ptr<const Caller>& caller,
+                                 const std::string& job, const absl::Status& outcome) {
+  if (caller != nullptr && absl::IsUnauthenticated(outcome))
+    wrong_tokens_.Note(*caller, job, last_now_);
 }
 
 absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetStateRequest& request,
@@ -162,21 +179,33 @@ absl::Status CoordinatorState::MayOwnOneMore(const std::string& owner) const {
                    "(--max-jobs-per-owner)"));
 }
 
+std::shared_ptr<ByteBudget> CoordinatorState::BudgetOf(const std::string& owner) {
+  const auto known = budgets_.find(owner);
+  std::shared_ptr<ByteBudget> budget = known == budgets_.end() ? nullptr : known->second.lock();
+  if (budget != nullptr) return budget;
+  std::erase_if(budgets_, [](const auto& entry) { return entry.second.expired(); });
+  budget = std::make_shared<ByteBudget>(options_.max_bytes_per_owner);
+  budgets_[owner] = budget;
+  return budget;
+}
+
 // Who brings the first member of a job has made it.
 absl::Status CoordinatorState::AdmitTo(JobState& job, const SessionMessage& in, const Turn& turn) {
+  COORDD_RETURN_IF_ERROR(MayTryToken(in.caller, in.message.join().job()));
   const bool begins = job.ended();
   const std::string before = job.owner();
   const std::string owner = in.caller == nullptr ? "" : OwnerText(in.caller->identity);
   const bool is_bounded = !owner.empty() && in.caller->identity.role != Role::kOperator;
   if (begins && is_bounded) COORDD_RETURN_IF_ERROR(MayOwnOneMore(owner));
-  if (begins) job.SetOwner(owner);
+  if (begins) job.SetOwner(owner, BudgetOf(owner));
   const size_t first = turn.effects.events.size();
   const absl::Status status = job.Join(in.session, in.message.join(), turn);
+  NoteToken(in.caller, in.message.join().job(), status);
   for (size_t i = first; i < turn.effects.events.size(); ++i) {
     Event& event = turn.effects.events[i];
     if (event.kind == Event::Kind::kJobCreated) event.caller = in.caller;
   }
-  if (begins && !status.ok()) job.SetOwner(before);
+  if (begins && !status.ok()) job.SetOwner(before, BudgetOf(before));
   return status;
 }
 

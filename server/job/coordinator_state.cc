@@ -18,8 +18,9 @@
 namespace coordd {
 namespace {
 
-// Each may hold 64 MiB until it is answered.
+// Each may hold 64 MiB until it is answered. One owner's jobs leave room for another's.
 constexpr int64_t kMaxTraces = 4;
+constexpr int64_t kMaxTracesPerOwner = 2;
 
 template <typename... F>
 struct Overloaded : F... {
@@ -47,6 +48,7 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
     const auto drains = restored.drains.find(name);
     job->Restore(record, drains != restored.drains.end() ? drains->second : v1::DrainRecord(),
                  turn);
+    job->SetOwner(job->owner(), BudgetOf(job->owner()));
     jobs_[name] = std::move(job);
   }
   // A job that was forgotten is back when the disk could not be told.
@@ -213,6 +215,7 @@ void CoordinatorState::OnStreamsLost(const StreamsLost& in, const Turn& turn) {
 
 void CoordinatorState::OnExits(const ExitsReported& in, const Turn& turn) {
   ExitsAnswer answer{.call = in.call, .status = ValidateExits(in.request)};
+  if (answer.status.ok()) answer.status = MayTryToken(in.caller, in.request.job());
   if (answer.status.ok()) {
     answer.status = absl::NotFoundError(
         absl::StrCat("there is no job ", OneLine(Truncated(in.request.job(), 128))));
@@ -222,6 +225,7 @@ void CoordinatorState::OnExits(const ExitsReported& in, const Turn& turn) {
       if (is_first || told.ok()) answer.status = told;
       is_first = false;
     }
+    NoteToken(in.caller, in.request.job(), answer.status);
   }
   turn.effects.outgoing.push_back(std::move(answer));
 }
@@ -249,13 +253,34 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
     status = absl::UnavailableError("this coordd is stopping");
   } else if (status.ok() && it == jobs_.end()) {
     status = absl::NotFoundError(absl::StrCat("there is no job ", in.job));
+  } else if (status.ok()) {
+    status = MayTryToken(in.caller, in.job);
   }
   if (!status.ok()) {
     effects.outgoing.push_back(StoreReply{.call = in.call, .status = status});
     return;
   }
   job_of_call_[in.call] = in.job;  // until Settle sees the reply
+  const size_t first = effects.outgoing.size();
   it->second->OnStoreCall(in, effects);
+  // Its own reply is the first, and a wrong token is answered at once.
+  const auto* reply =
+      first < effects.outgoing.size() ? std::get_if<StoreReply>(&effects.outgoing[first]) : nullptr;
+  if (reply != nullptr && reply->call == in.call) NoteToken(in.caller, in.job, reply->status);
+}
+
+absl::Status CoordinatorState::MayTraceOneMore(const JobState& job) const {
+  int64_t all = 0, own = 0;
+  for (const auto& [name, other] : jobs_) {
+    all += other->traced() ? 1 : 0;
+    own += other->traced() && other->owner() == job.owner() ? 1 : 0;
+  }
+  const bool is_owned = !job.owner().empty();
+  if (all < kMaxTraces && (own < kMaxTracesPerOwner || !is_owned)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      own < kMaxTracesPerOwner || !is_owned ? absl::StrCat(all, " traces")
+                                            : absl::StrCat(own, " traces of jobs of ", job.owner()),
+      " are under way already: try again when one has ended"));
 }
 
 void CoordinatorState::OnTraceCall(const TraceCall& in, const Turn& turn) {
@@ -271,12 +296,7 @@ void CoordinatorState::OnTraceCall(const TraceCall& in, const Turn& turn) {
     // It stays as it is.
   } else if (job == jobs_.end()) {
     status = absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
-  } else if (std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {
-               return entry.second->traced();
-             }) >= kMaxTraces) {
-    status = absl::ResourceExhaustedError(
-        absl::StrCat(kMaxTraces, " traces are under way already: try again when one has ended"));
-  } else {
+  } else if (status = MayTraceOneMore(*job->second); status.ok()) {
     status = job->second->Trace(in, turn);
   }
   if (status.ok()) {

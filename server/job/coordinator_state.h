@@ -16,6 +16,8 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/admin.pb.h"
 #include "server/generation/wake_rule.h"
+#include "server/job/wrong_tokens.h"
+#include "server/model/byte_budget.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
@@ -74,7 +76,15 @@ class CoordinatorState {
   absl::Status Admit(const SessionMessage& in, const Turn& turn);
   absl::Status AdmitTo(JobState& job, const SessionMessage& in, const Turn& turn);
   absl::Status MayOwnOneMore(const std::string& owner) const;
+  // UNAVAILABLE: the caller has brought too many wrong tokens for this job.
+  absl::Status MayTryToken(const std::shared_ptr<const Caller>& caller,
+                           const std::string& job) const;
+  void NoteToken(const std::shared_ptr<const Caller>& caller, const std::string& job,
+                 const absl::Status& outcome);
+  // What the jobs of this owner may take together, as long as there are any.
+  std::shared_ptr<ByteBudget> BudgetOf(const std::string& owner);
   void OnStoreCall(const StoreCall& in, Effects& effects);
+  absl::Status MayTraceOneMore(const JobState& job) const;
   void OnTraceCall(const TraceCall& in, const Turn& turn);
   void OnExits(const ExitsReported& in, const Turn& turn);
   // The job of this name, if there is one, and those that are called after it, in order:
@@ -100,6 +110,7 @@ class CoordinatorState {
   const Durability durability_;
   const Epoch epoch_;
   std::map<std::string, std::unique_ptr<JobState>> jobs_;
+  std::map<std::string, std::weak_ptr<ByteBudget>> budgets_;  // by owner
   size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
   absl::flat_hash_map<SessionId, std::string> job_of_session_;
   std::set<SessionId> gone_;    // whose streams have ended, while their job still counts them
@@ -108,6 +119,7 @@ class CoordinatorState {
   // A job that comes back under the name of a forgotten one must not repeat its generations.
   Generation last_forgotten_;
   absl::Time last_now_ = absl::InfinitePast();
+  mutable WrongTokens wrong_tokens_;  // questions bring tokens, too
   bool stopping_ = false;
 };
 

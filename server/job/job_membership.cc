@@ -219,7 +219,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   NoteLostState(sessions, turn.effects);
   const Topology topology = survivors_.TopologyOf(sessions);
   const Inheritance inherited = survivors_.Of(sessions, topology);
-  const GenerationIdentity identity = messages_.IdentityOf(sessions, workers_);
+  const GenerationIdentity identity = messages_.IdentityOf(sessions, workers_, token_.budget());
   std::vector<SessionId> by_rank;
   by_rank.reserve(sessions.size());
   for (const Place& place : topology.places) {
@@ -488,7 +488,8 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
   }
   rendezvous_.Resume(present.sessions, turn.now);
   // Each of those who are back has said a part of the sets, perhaps.
-  generation_.emplace(GenerationIdentity{messages_.name(), messages_.epoch(), generation(), false},
+  generation_.emplace(GenerationIdentity{messages_.name(), messages_.epoch(), generation(), false,
+                                         false, 0, token_.budget()},
                       options_, std::move(present.by_rank), /*knows_sets=*/false);
   for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
   EndGeneration(failure.damage, failure.reason, turn);

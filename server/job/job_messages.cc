@@ -28,8 +28,10 @@ void JobMessages::Emit(Event::Kind kind, absl::string_view text, Effects& effect
 }
 
 GenerationIdentity JobMessages::IdentityOf(const std::vector<SessionId>& members,
-                                           const JobWorkers& workers) const {
-  GenerationIdentity identity{name_, epoch_, rendezvous_.generation(), true, true, options_.slots};
+                                           const JobWorkers& workers,
+                                           std::shared_ptr<ByteBudget> budget) const {
+  GenerationIdentity identity{name_, epoch_,         rendezvous_.generation(), true,
+                              true,  options_.slots, std::move(budget)};
   for (SessionId session : members) {
     const v1::Join& join = workers.at(session).join;
     identity.schedules = identity.schedules && join.executes_schedules();

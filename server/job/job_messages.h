@@ -47,9 +47,10 @@ class JobMessages {
   void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
             v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
 
-  // The generation of these members: it does what all of them can.
-  GenerationIdentity IdentityOf(const std::vector<SessionId>& members,
-                                const JobWorkers& workers) const;
+  // The generation of these members: it does what all of them can, and what is pending in it takes
+  // of `budget`.
+  GenerationIdentity IdentityOf(const std::vector<SessionId>& members, const JobWorkers& workers,
+                                std::shared_ptr<ByteBudget> budget) const;
   // A member's place in the job's generation. Sets follows, to all who are told.
   void Membership(SessionId to, const Place& place, const Topology& topology,
                   const Inheritance& inherited, int64_t slots, Effects& effects) const;

@@ -109,9 +109,13 @@ class JobState {
 
   void Describe(absl::Time now, v1::JobState* state) const;
 
-  // ToString of who has made it; set before its first member joins.
+  // ToString of who has made it, and what its jobs may take together; set before its first member
+  // joins, or for what was restored.
   const std::string& owner() const { return token_.owner(); }
-  void SetOwner(std::string owner) { token_.SetOwner(std::move(owner)); }
+  void SetOwner(std::string owner, const std::shared_ptr<ByteBudget>& budget) {
+    token_.SetOwner(std::move(owner), budget);
+    kv_.Bind(budget);
+  }
   // Whether it has a token, and it is this one.
   bool IsKnownBy(absl::string_view token) const { return token_.IsKnownBy(token); }
 

@@ -1,12 +1,14 @@
 // What a worker has to show to be taken into a job, and whose the job is.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "coordd/v1/records.pb.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -31,7 +33,12 @@ class JobToken {
   const std::string& hash() const { return hash_; }                   // as it is stored
   // ToString of the identity that has made the job; empty: without TLS, or not known.
   const std::string& owner() const { return owner_; }
-  void SetOwner(std::string owner) { owner_ = std::move(owner); }
+  // What its jobs may take together; null: no limit.
+  const std::shared_ptr<ByteBudget>& budget() const { return budget_; }
+  void SetOwner(std::string owner, std::shared_ptr<ByteBudget> budget) {
+    owner_ = std::move(owner);
+    budget_ = std::move(budget);
+  }
 
  private:
   bool IsRight(absl::string_view token) const;
@@ -41,6 +48,7 @@ class JobToken {
   std::string token_;
   std::string hash_;
   std::string owner_;
+  std::shared_ptr<ByteBudget> budget_;
 };
 
 }  // namespace coordd

@@ -18,6 +18,9 @@ int64_t CostOf(absl::string_view key, absl::string_view value) {
   return static_cast<int64_t>(key.size() + value.size());
 }
 
+// What a key takes besides: a node of the map, two strings' heads and their allocations.
+constexpr int64_t kKeyBytes = 192;
+
 }  // namespace
 
 KvState::KvState(std::string job, const KvBounds& bounds, Epoch epoch)
@@ -51,9 +54,17 @@ void KvState::Close(Generation generation, Effects& effects) {
 
 std::map<std::string, std::string>::iterator KvState::Erase(
     std::map<std::string, std::string>::iterator it) {
-  bytes_ -= CostOf(it->first, it->second);
+  const int64_t cost = CostOf(it->first, it->second);
   if (!absl::StartsWith(it->first, kGenerationScope)) counts_.Change(it->first, -1);
-  return values_.erase(it);
+  const auto next = values_.erase(it);
+  Change(-cost);
+  return next;
+}
+
+// REQUIRES: values_ has the keys that it is to have.
+void KvState::Change(int64_t bytes) {
+  bytes_ += bytes;
+  share_.Set(bytes_ + keys() * kKeyBytes);
 }
 
 void KvState::Call(const StoreCall& call, Effects& effects) {
@@ -135,7 +146,7 @@ void KvState::Clear(const absl::Status& why, Effects& effects) {
   key_of_call_.clear();
   waiting_.clear();
   values_.clear();
-  bytes_ = 0;
+  Change(-bytes_);
   open_ = false;
 }
 
@@ -176,6 +187,11 @@ absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const
     return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " stores ",
                                                      bytes_, " bytes, the most that it may is ",
                                                      bounds_.max_bytes));
+  }
+  if (!share_.HasRoomFor(after - before + (is_new ? kKeyBytes : 0))) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "key ", key, ": the jobs of the owner of job ", job_, " take ", share_.limit(),
+        " bytes of this coordd together, the most that they may (--max-bytes-per-owner)"));
   }
   return absl::OkStatus();
 }
@@ -314,10 +330,10 @@ void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
 
 void KvState::Put(const std::string& key, std::string value, Effects& effects) {
   const auto [it, is_new] = values_.try_emplace(key);
-  if (!is_new) bytes_ -= CostOf(key, it->second);
+  const int64_t before = is_new ? 0 : CostOf(key, it->second);
   if (is_new && !absl::StartsWith(key, kGenerationScope)) counts_.Change(key, 1);
   it->second = std::move(value);
-  bytes_ += CostOf(key, it->second);
+  Change(CostOf(key, it->second) - before);
   const auto calls = waiting_.find(key);
   if (calls == waiting_.end()) return;
   for (CallId call : calls->second) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "common/protocol/types.h"
 #include "server/job/held_calls.h"
 #include "server/job/prefix_counts.h"
+#include "server/model/byte_budget.h"
 #include "server/model/effects.h"
 
 namespace coordd {
@@ -53,6 +55,8 @@ class KvState {
   // The job is over: answers whoever waits and forgets everything.
   void Clear(const absl::Status& why, Effects& effects);
 
+  // What its keys take counts there from now on.
+  void Bind(std::shared_ptr<ByteBudget> budget) { share_.Bind(std::move(budget)); }
   int64_t keys() const { return static_cast<int64_t>(values_.size()); }
   int64_t waiting() const {
     return static_cast<int64_t>(key_of_call_.size() + (awaits() ? held_->calls().size() : 0));
@@ -76,6 +80,7 @@ class KvState {
   absl::Status Write(const decltype(StoreCall::request)& request, StoreReply& reply,
                      Effects& effects);
   void Get(CallId call, const StoreGet& get, Effects& effects);
+  void Change(int64_t bytes);
   void Put(const std::string& key, std::string value, Effects& effects);
   std::map<std::string, std::string>::iterator Erase(
       std::map<std::string, std::string>::iterator it);
@@ -88,6 +93,7 @@ class KvState {
   bool open_ = false;
   std::map<std::string, std::string> values_;
   int64_t bytes_ = 0;
+  BudgetShare share_;    // of the job's owner: bytes_, and what each key takes besides
   PrefixCounts counts_;  // without keys of generations
   std::optional<HeldCalls> held_;
   std::map<std::string, std::vector<CallId>> waiting_;  // by key, in order of arrival

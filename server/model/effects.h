@@ -88,6 +88,7 @@ struct StoreCall {
   std::variant<StoreGet, StoreSet, StoreAdd, StoreDeletePrefix, StoreCompareSet, StoreAppend,
                StoreDelete, StoreLook, StoreCount>
       request;
+  std::shared_ptr<const Caller> caller = {};  // null: somebody without TLS
 };
 // The bytes of its keys and values.
 size_t BytesOf(const decltype(StoreCall::request)& request);
@@ -100,6 +101,7 @@ struct TraceCall {
 struct ExitsReported {
   CallId call;
   v1::ReportExitsRequest request;
+  std::shared_ptr<const Caller> caller = {};  // null: somebody without TLS
 };
 struct DismissCall {
   CallId call;

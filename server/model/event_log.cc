@@ -1,5 +1,6 @@
 #include "server/model/event_log.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -117,8 +118,24 @@ void EventLog::Add(const Event& event, absl::Time now) {
     kept.set_text(Truncated(absl::StrCat(event.text, *more), kMaxReasonBytes));
   }
   kept.set_number(++last_number_);
+  ++of_job_[event.job];
   events_.push_back(std::move(added));
-  if (events_.size() > kEventsKept) events_.pop_front();
+  if (events_.size() > kEventsKept) MakeRoomLocked();
+}
+
+// The oldest goes, of the job that has more than half of all if there is one: so a job that has
+// events all the time does not push out what others have had in days.
+void EventLog::MakeRoomLocked() {
+  const auto loud = std::find_if(of_job_.begin(), of_job_.end(),
+                                 [](const auto& one) { return one.second > kEventsKept / 2; });
+  auto gone = events_.begin();
+  if (loud != of_job_.end()) {
+    gone = std::find_if(events_.begin(), events_.end(),
+                        [&](const auto& event) { return event->job() == loud->first; });
+  }
+  const auto counted = of_job_.find((*gone)->job());
+  if (--counted->second == 0) of_job_.erase(counted);
+  events_.erase(gone);
 }
 
 v1::EventList EventLog::Read(const v1::GetEventsRequest& request) const {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "absl/time/time.h"
 #include "common/base/log_limit.h"
@@ -15,7 +16,8 @@
 
 namespace coordd {
 
-// Enough for a day of a job that loses a worker every minute; some 2 MiB.
+// Of one job half of them, where others have had events since. Enough for a day of a job that loses
+// a worker every minute; some 2 MiB.
 inline constexpr size_t kEventsKept = 8192;
 
 // The kind of an event as operators see it. UNSPECIFIED: they do not see it, since it comes with
@@ -40,6 +42,8 @@ class EventLog {
   v1::EventList Read(const v1::GetEventsRequest& request) const;
 
  private:
+  void MakeRoomLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // Constant after construction.
   const Epoch epoch_;
 
@@ -47,6 +51,7 @@ class EventLog {
   mutable Mutex mu_;
   // The events are shared, so that the coordinator thread waits for pointers to be copied only.
   std::deque<std::shared_ptr<const v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, size_t> of_job_ ABSL_GUARDED_BY(mu_);  // how many; none is 0
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<Event::Kind, LogLimit> limits_ ABSL_GUARDED_BY(mu_);
 };

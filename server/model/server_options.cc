@@ -68,6 +68,8 @@ absl::Status ServerOptions::Validate() const {
                                 absl::StrCat("0 (none) to ", kMaxSlots)));
   COORDD_RETURN_IF_ERROR(
       ExpectAtLeast(1, max_pending_tensors_per_job, "max_pending_tensors_per_job"));
+  COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_pending_bytes_per_job, "max_pending_bytes_per_job"));
+  COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_bytes_per_owner, "max_bytes_per_owner"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_store_keys_per_job, "max_store_keys_per_job"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_store_bytes_per_job, "max_store_bytes_per_job"));
   return ExpectBetween(absl::ZeroDuration(), ended_job_retention, 365 * day, "ended_job_retention");

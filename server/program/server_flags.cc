@@ -146,6 +146,8 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
   app.add_flag("--insecure", options.insecure,
                "Listen beyond this machine without TLS all the same, --http as well")
       ->group(group);
+  app.add_flag("--any-metrics-address", options.any_metrics_address,
+               "List workers' metrics at whatever address they say, not only at one of their own");
   app.add_flag("--insecure-http", options.insecure_http,
                "Let --http, which has no TLS, listen beyond this machine")
       ->group(group);
@@ -246,8 +248,15 @@ void AddBounds(CLI::App& app, ServerOptions& options) {
   AddNumber(app, "--max-workers-per-job", options.max_workers_per_job, "Workers of one job");
   AddNumber(app, "--max-pending-tensors-per-job", options.max_pending_tensors_per_job,
             "Tensors submitted by some ranks and not by all");
+  AddNumber(app, "--max-pending-bytes-per-job", options.max_pending_bytes_per_job,
+            "What these take here");
   AddNumber(app, "--max-store-keys-per-job", options.max_store_keys_per_job,
             "Keys in a job's key-value store");
+  AddNumber(app, "--max-store-bytes-per-job", options.max_store_bytes_per_job,
+            "Its keys and values together");
+  AddNumber(app, "--max-bytes-per-owner", options.max_bytes_per_owner,
+            "What is pending and stored of all jobs made with certificates of one name; without "
+            "TLS of all jobs");
   AddDuration(app, "--ended-job-retention", options.ended_job_retention,
               "How long an ended job is shown");
   for (CLI::Option* option : app.get_options()) {

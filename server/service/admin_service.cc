@@ -201,7 +201,7 @@ grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext*
       call->Answer(ToGrpc(answer.status));
     };
   }
-  if (!inbox_.Offer(Inbound(ExitsReported{id, *request}))) {
+  if (!inbox_.Offer(Inbound(ExitsReported{id, *request, *caller}))) {
     CarryOut(ExitsAnswer{
         .call = id,
         .status = absl::UnavailableError("coordd is stopping, or has more to do than it can")});

@@ -60,7 +60,8 @@ class GrpcCoordServer final : public CoordServer {
         writer_(
             *state_.store, clock, metrics_,
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
-        sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_, audit_),
+        sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_, audit_,
+                  options.any_metrics_address),
         store_(read_bytes_, coordinator_.inbox(), metrics_, audit_),
         admin_(read_bytes_, coordinator_.inbox(), coordinator_.events(), audit_,
                [this](v1::ServerState* state) { Complete(state); }) {}

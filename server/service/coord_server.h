@@ -30,9 +30,10 @@ struct CoordServerOptions {
   bool insecure_http = false;   // HTTP, which has no TLS, beyond loopback
   std::string connection_file;  // written once ready, removed at the end; empty: none
   AuditOptions audit;
-  std::string prometheus_file_sd;  // kept up to date with the members; empty: none
-  StatePlace store;                // what is remembered beyond the end of the process
-  StateStoreOptions state;         // owner and new_cluster_id are filled in where they are empty
+  bool any_metrics_address = false;  // of workers, not only their own (MetricsAddressRule)
+  std::string prometheus_file_sd;    // kept up to date with the members; empty: none
+  StatePlace store;                  // what is remembered beyond the end of the process
+  StateStoreOptions state;           // owner and new_cluster_id are filled in where they are empty
 
   // INVALID_ARGUMENT: names the option, what was given, what is expected and why.
   absl::Status Validate() const;

@@ -25,8 +25,13 @@ MemberRuns RunsOf(std::vector<int32_t>::iterator begin, std::vector<int32_t>::it
 }  // namespace
 
 SessionService::SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics,
-                               AuditLog& audit)
-    : clock_(clock), read_(read), inbox_(inbox), metrics_(metrics), audit_(audit) {}
+                               AuditLog& audit, bool any_metrics_address)
+    : clock_(clock),
+      read_(read),
+      inbox_(inbox),
+      metrics_(metrics),
+      audit_(audit),
+      metrics_addresses_(any_metrics_address, clock) {}
 
 SessionService::Reactor* SessionService::Session(grpc::CallbackServerContext* context) {
   return Open(/*of_node=*/false, context);
@@ -51,13 +56,15 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   {
     MutexLock lock(&mu_);
     if (refuse.ok()) refuse = refuse_;
-    if (refuse.ok() && sessions_.size() >= kMaxSessions)
-      refuse = absl::ResourceExhaustedError(absl::StrCat("coordd has ", kMaxSessions, " sessions"));
+    if (refuse.ok()) refuse = HasRoomLocked((*caller)->identity);
     const SessionId id{++last_id_};
     session = std::make_shared<WorkerSession>(
-        kind, id, WorkerSession::Stream{context, std::move(read), caller.value_or(nullptr), audit_},
+        kind, id,
+        WorkerSession::Stream{context, std::move(read), caller.value_or(nullptr), audit_,
+                              metrics_addresses_},
         inbox_, metrics_, [this](SessionId gone) { Forget(gone); });
     sessions_.emplace(id, session);
+    ++of_identity_[session->owner()];
     node_sessions_ += of_node ? 1 : 0;
     watches_.push_back({deadline, id, Watch::kJoin});
   }
@@ -65,6 +72,17 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   if (!refuse.ok()) session->Close(refuse);
   inbox_.Wake();  // there is a new deadline
   return session.get();
+}
+
+absl::Status SessionService::HasRoomLocked(const Identity& who) {
+  if (sessions_.size() >= kMaxSessions)
+    return absl::ResourceExhaustedError(absl::StrCat("coordd has ", kMaxSessions, " sessions"));
+  const auto own = of_identity_.find(ToString(who));
+  if (who.role == Role::kOperator || own == of_identity_.end() || own->second < kMaxSessionsOfOne)
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(own->first, " has ", own->second,
+                   " sessions at this coordd already, as many as one may have"));
 }
 
 std::shared_ptr<WorkerSession> SessionService::Find(SessionId id) const {
@@ -79,6 +97,8 @@ void SessionService::Forget(SessionId id) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   gone = std::move(found->second);
+  const auto counted = of_identity_.find(gone->owner());
+  if (--counted->second == 0) of_identity_.erase(counted);
   node_sessions_ -= gone->is_node() ? 1 : 0;
   sessions_.erase(found);
 }

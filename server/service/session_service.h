@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -26,9 +27,12 @@ class SessionService final
   static constexpr absl::Duration kTimeout = absl::Seconds(5);
   // Twice the workers of the largest job: they may all reconnect while their old streams die.
   static constexpr size_t kMaxSessions = 1 << 18;
+  // Of one identity, unless it is an operator's: the largest job and a half.
+  static constexpr size_t kMaxSessionsOfOne = kMaxSessions / 4 * 3;
 
+  // `any_metrics_address`: as MetricsAddressRule.
   SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics,
-                 AuditLog& audit);
+                 AuditLog& audit, bool any_metrics_address);
 
   // For whoever has the turn; see CoordinatorOutlets. What goes to node sessions goes out at the
   // end of its turn (Tick), together.
@@ -55,6 +59,7 @@ class SessionService final
   void FlushLater(std::shared_ptr<class Session> session);
   void Flush();
   void Forget(SessionId id);
+  absl::Status HasRoomLocked(const Identity& who) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Thread-safe by itself.
   Clock& clock_;
@@ -62,6 +67,7 @@ class SessionService final
   Inbox& inbox_;
   ServerMetrics& metrics_;
   AuditLog& audit_;
+  MetricsAddressRule metrics_addresses_;
 
   // Guarded by mu_.
   mutable Mutex mu_;
@@ -76,6 +82,7 @@ class SessionService final
   };
   std::deque<Watch> watches_ ABSL_GUARDED_BY(mu_);
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);  // not OK: every new session gets it
+  std::map<std::string, size_t> of_identity_ ABSL_GUARDED_BY(mu_);  // how many; none is 0
   size_t node_sessions_ ABSL_GUARDED_BY(mu_) = 0;
 
   // Touched by whoever has the turn only: node sessions for which something was queued.

@@ -220,6 +220,68 @@ TEST_F(CoordinatorAccessTest, OneOwnerLeavesRoomForOthers) {
     EXPECT_THAT(Join(operator_, job, "a"), IsOk()) << job;
 }
 
+// In two ranks' job one reports tensors that the other never does: what is pending grows.
+TEST_F(CoordinatorAccessTest, WhatJobsOfOneOwnerTakeIsBoundedTogether) {
+  options_.max_bytes_per_owner = 350'000;
+  Restart();
+  // How many of 200 tensors were refused.
+  const auto flood = [this](const Caller& caller, const std::string& job) {
+    int refused = 0;
+    int64_t first = session_ + 1;
+    for (int rank : {0, 1}) {
+      v1::WorkerMessage message;
+      *message.mutable_join() = JoinOf(absl::StrCat("w", ++session_), "node0");
+      message.mutable_join()->set_job(job);
+      message.mutable_join()->mutable_limits()->set_min_workers(2);
+      message.mutable_join()->mutable_limits()->set_max_workers(2);
+      Do(SessionMessage{SessionId{first + rank}, message, std::make_shared<const Caller>(caller)});
+    }
+    v1::ServerState state;
+    state_->Describe(job, now_, &state);
+    SessionMessage ready{.session = SessionId{first}, .message = {}};
+    ready.message.set_epoch(state.epoch());
+    ready.message.set_generation(state.jobs(0).generation());
+    for (int i = 0; i < 200; ++i) {
+      v1::TensorSpec& tensor = *ready.message.mutable_tensors_ready()->add_tensors();
+      ToProto(Gradient(absl::StrCat("t", i, std::string(400, 'z')), {4}), &tensor);
+    }
+    for (const Outgoing& out : Do(ready).outgoing) {
+      const auto* deliver = std::get_if<Deliver>(&out);
+      if (deliver != nullptr) refused += deliver->message->tensor_failures().failures_size();
+    }
+    return refused;
+  };
+  EXPECT_EQ(flood(alice_, "one"), 0);
+  EXPECT_GT(flood(alice_, "two"), 0);
+  EXPECT_EQ(flood(bob_, "three"), 0);
+  for (const char* job : {"one", "two"}) EXPECT_THAT(Evict(operator_, job), IsOk());
+  EXPECT_EQ(flood(alice_, "four"), 0) << "with its generation what was pending is gone";
+}
+
+TEST_F(CoordinatorAccessTest, WhoGuessesTokensWaits) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  for (int i = 0; i < WrongTokens::kFree; ++i)
+    EXPECT_EQ(Join(anybody_, "train", absl::StrCat("guess", i)).code(), Code::kUnauthenticated);
+  EXPECT_EQ(Join(anybody_, "train", "a").code(), Code::kUnavailable) << "right, and not looked at";
+  EXPECT_EQ(Sees(anybody_, "train", "a").status().code(), Code::kUnavailable);
+  EXPECT_THAT(*Sees(bob_, "train", "a"), ElementsAre("train"));
+  EXPECT_THAT(Join(anybody_, "another", "a"), IsOk());
+  now_ += WrongTokens::kFirst;
+  Effects effects;
+  state_->Tick(now_, effects);
+  EXPECT_THAT(*Sees(anybody_, "train", "a"), ElementsAre("train"));
+}
+
+TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  for (int i = 0; i < WrongTokens::kFree; ++i)
+    EXPECT_FALSE(Sees(anybody_, "train", absl::StrCat("guess", i)).ok());
+  EXPECT_EQ(Sees(anybody_, "train", "a").status().code(), Code::kUnavailable);
+  // Who needs no token may bring a wrong one.
+  for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
+    EXPECT_THAT(*Sees(alice_, "train", "old"), ElementsAre("train"));
+}
+
 TEST_F(CoordinatorAccessTest, WithoutTlsNobodyOwnsAnything) {
   v1::WorkerMessage message;
   *message.mutable_join() = JoinOf("w1");

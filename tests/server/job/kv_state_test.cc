@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,28 @@ TEST_F(KvStateTest, AGetOfASetKeyIsAnsweredAtOnce) {
   const auto replies = Call(StoreGet{"k"});
   ASSERT_THAT(replies, SizeIs(1));
   EXPECT_EQ(replies[0].value, "v");
+}
+
+TEST_F(KvStateTest, JobsOfOneOwnerShareWhatHeMayTake) {
+  auto budget = std::make_shared<ByteBudget>(2000);
+  kv_.Bind(budget);
+  EXPECT_THAT(Status(StoreSet{"k", std::string(1000, 'v')}), IsOk());
+  KvState other{"another", {}};
+  other.Bind(budget);
+  Effects effects;
+  other.Call(StoreCall{CallId{77}, "another", "", StoreSet{"k", std::string(1000, 'v')}}, effects);
+  const absl::Status refused = Replies(effects).at(0).status;
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("take 2000 bytes"));
+  EXPECT_THAT(refused.message(), HasSubstr("--max-bytes-per-owner"));
+  // What is overwritten, deleted or cleared is free again.
+  EXPECT_THAT(Status(StoreSet{"k", std::string(900, 'v')}), IsOk());
+  EXPECT_THAT(Status(StoreDelete{"k"}), IsOk());
+  EXPECT_EQ(budget->used(), 0);
+  other.Call(StoreCall{CallId{78}, "another", "", StoreSet{"k", std::string(1000, 'v')}}, effects);
+  EXPECT_THAT(Replies(effects).back().status, IsOk());
+  other.Clear(absl::OkStatus(), effects);
+  EXPECT_EQ(budget->used(), 0);
 }
 
 TEST_F(KvStateTest, AGetWaitsForItsKey) {

@@ -42,5 +42,29 @@ TEST(EventLog, KeepsAllOfWhatOnlyMembersCause) {
   EXPECT_EQ(log.Read({}).events_size(), 1000);
 }
 
+TEST(EventLog, AJobThatIsLoudForgetsItsOwn) {
+  EventLog log(Epoch{1});
+  log.Add(EventOf(Event::Kind::kWorkerDeparted, "was evicted"), kStart);
+  Event loud = EventOf(Event::Kind::kProcessSetChanged, "set 1 was added");
+  loud.job = "loud";
+  for (size_t i = 0; i < 2 * kEventsKept; ++i) log.Add(loud, kStart);
+  const v1::EventList list = log.Read({});
+  EXPECT_EQ(list.events_size(), static_cast<int>(kEventsKept));
+  EXPECT_EQ(list.events(0).text(), "was evicted");
+  EXPECT_EQ(list.events(list.events_size() - 1).number(), 2 * kEventsKept + 1) << "the newest";
+}
+
+TEST(EventLog, OfSeveralThatAreNotTheOldestGoes) {
+  EventLog log(Epoch{1});
+  for (size_t i = 0; i < kEventsKept + 3; ++i) {
+    Event event = EventOf(Event::Kind::kWorkerJoined, "joined");
+    event.job = i % 3 == 0 ? "a" : i % 3 == 1 ? "b" : "c";
+    log.Add(event, kStart);
+  }
+  const v1::EventList list = log.Read({});
+  EXPECT_EQ(list.events_size(), static_cast<int>(kEventsKept));
+  EXPECT_EQ(list.forgotten(), 3);
+}
+
 }  // namespace
 }  // namespace coordd

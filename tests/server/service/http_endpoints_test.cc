@@ -114,12 +114,32 @@ TEST(HttpEndpoints, ListTheMembersForPrometheus) {
   TestServer server;
   EXPECT_EQ(json::parse(server.Get("/v1/targets").body), json::array());
   RawWorker worker(server.Channel());
-  ASSERT_TRUE(worker.Send(JoinWithMetrics("a", "10.0.0.7:9401")));
+  ASSERT_TRUE(worker.Send(JoinWithMetrics("a", "127.0.0.7:9401")));
   ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
   const json expected = json::parse(
-      R"([{"targets": ["10.0.0.7:9401"],
+      R"([{"targets": ["127.0.0.7:9401"],
            "labels": {"job_name": "train", "rank": "0", "hostname": "host1"}}])");
   EXPECT_EQ(json::parse(server.Get("/v1/targets").body), expected);
+}
+
+// Else Prometheus would ask any page for it.
+TEST(HttpEndpoints, ListNoAddressThatIsNotTheMembers) {
+  TestServer server;
+  RawWorker worker(server.Channel());
+  ASSERT_TRUE(worker.Send(JoinWithMetrics("a", "192.0.2.7:80")));
+  ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+  EXPECT_EQ(json::parse(server.Get("/v1/targets").body), json::array());
+  EXPECT_THAT(server.Get("/v1/jobs").body, Not(HasSubstr("192.0.2.7")));
+}
+
+TEST(HttpEndpoints, ListAnyAddressWhereThatIsAskedFor) {
+  CoordServerOptions options = TestServerOptions();
+  options.any_metrics_address = true;
+  TestServer server(options);
+  RawWorker worker(server.Channel());
+  ASSERT_TRUE(worker.Send(JoinWithMetrics("a", "192.0.2.7:80")));
+  ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+  EXPECT_THAT(server.Get("/v1/targets").body, HasSubstr("192.0.2.7:80"));
 }
 
 TEST(HttpEndpoints, KeepTheTargetsFileLikeThePage) {
@@ -132,9 +152,9 @@ TEST(HttpEndpoints, KeepTheTargetsFileLikeThePage) {
   };
   await([](const std::string& text) { return text == "[]\n"; });
   RawWorker worker(server.Channel());
-  ASSERT_TRUE(worker.Send(JoinWithMetrics("a", "10.0.0.7:9401")));
+  ASSERT_TRUE(worker.Send(JoinWithMetrics("a", "127.0.0.7:9401")));
   ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
-  await([](const std::string& text) { return text.find("10.0.0.7:9401") != std::string::npos; });
+  await([](const std::string& text) { return text.find("127.0.0.7:9401") != std::string::npos; });
   EXPECT_EQ(FileText(options.prometheus_file_sd), server.Get("/v1/targets").body);
   ASSERT_TRUE(worker.Leave());
   EXPECT_TRUE(worker.Finish().ok());

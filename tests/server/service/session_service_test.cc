@@ -75,7 +75,8 @@ class SessionServiceTest : public testing::Test {
   Coordinator coordinator_{ServerOptions(), Epoch(7), clock_, metrics_};
   ReadBytes read_;
   AuditLog audit_{metrics_, clock_};
-  SessionService service_{clock_, read_, coordinator_.inbox(), metrics_, audit_};
+  SessionService service_{clock_,   read_,  coordinator_.inbox(),
+                          metrics_, audit_, /*any_metrics_address=*/false};
   std::unique_ptr<grpc::Server> server_;
   HostPort address_;
 };

@@ -102,7 +102,9 @@ class FakeJob {
 void Main() {
   SetLogLevel(LogLevel::kError);
   FakeClock clock;
-  TestServer server(TestServerOptions(), clock);
+  CoordServerOptions options = TestServerOptions();
+  options.any_metrics_address = true;  // nodes of a cluster that is not there
+  TestServer server(options, clock);
   FakeJob llama(server, clock, "llama-7b", 2, 4);
   FakeJob digits(server, clock, "digits", 1, 3);
   FakeJob queue(server, clock, "queue", 1, 4, /*missing=*/3);

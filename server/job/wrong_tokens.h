@@ -1,0 +1,44 @@
+// Who has brought wrong tokens, and how long he has to wait before the next try.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/model/access_rules.h"
+
+namespace coordd {
+
+// PURE; `now` must not decrease. Not thread-safe. Counts for each caller (identity and host) and
+// job: who guesses at one job keeps neither others out of it nor himself out of another. After
+// kFree wrong ones he waits kFirst, twice as long after each further one, kLongest at most; a try
+// in that time says nothing of its token.
+class WrongTokens {
+ public:
+  static constexpr int kFree = 128;  // a node's processes may all have an old one
+  static constexpr absl::Duration kFirst = absl::Seconds(1);
+  static constexpr absl::Duration kLongest = absl::Minutes(1);
+  // As long after the last one nothing of it is left.
+  static constexpr absl::Duration kForgotten = absl::Minutes(10);
+  static constexpr size_t kMost = 4096;  // then the one whose last try is longest ago makes room
+
+  // UNAVAILABLE: he has to wait, how long, and why.
+  absl::Status MayTry(const Caller& caller, const std::string& job, absl::Time now) const;
+  void Note(const Caller& caller, const std::string& job, absl::Time now);
+
+ private:
+  struct Tries {
+    int64_t wrong = 0;
+    absl::Time last;
+    absl::Time next;  // may be tried
+  };
+  static std::string Key(const Caller& caller, const std::string& job);
+  void Forget(absl::Time now);
+
+  std::map<std::string, Tries> tries_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,58 @@
+// What the jobs of one owner take of coordd's memory, together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace coordd {
+
+// PURE. Not thread-safe. Shared by what takes of it, each with a BudgetShare.
+class ByteBudget {
+ public:
+  explicit ByteBudget(int64_t limit) : limit_(limit) {}
+
+  int64_t used() const { return used_; }
+  int64_t limit() const { return limit_; }
+
+ private:
+  friend class BudgetShare;
+
+  const int64_t limit_;
+  int64_t used_ = 0;
+};
+
+// PURE. Not thread-safe. What one part takes of a budget, until it is gone; of none: without a
+// limit.
+class BudgetShare {
+ public:
+  BudgetShare() = default;
+  explicit BudgetShare(std::shared_ptr<ByteBudget> budget) : budget_(std::move(budget)) {}
+  BudgetShare(const BudgetShare&) = delete;
+  BudgetShare& operator=(const BudgetShare&) = delete;
+  ~BudgetShare() { Set(0); }
+
+  // From now on it takes of this one.
+  void Bind(std::shared_ptr<ByteBudget> budget) {
+    const int64_t bytes = bytes_;
+    Set(0);
+    budget_ = std::move(budget);
+    Set(bytes);
+  }
+  void Set(int64_t bytes) {
+    if (budget_ != nullptr) budget_->used_ += bytes - bytes_;
+    bytes_ = bytes;
+  }
+  // Whether it may take so many more.
+  bool HasRoomFor(int64_t more) const {
+    return budget_ == nullptr || budget_->used_ + more <= budget_->limit_;
+  }
+  // The limit; 0: none.
+  int64_t limit() const { return budget_ == nullptr ? 0 : budget_->limit_; }
+
+ private:
+  std::shared_ptr<ByteBudget> budget_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace coordd
