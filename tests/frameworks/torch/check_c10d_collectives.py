@@ -154,6 +154,23 @@ def check_gathers_and_reduce_scatters():
     equal(output, torch.full((2,), (1 << size) - 1))
 
 
+def check_blocks_inside_of_what_they_are_blocks_of():
+    rank, size = ranks()
+    for place in range(size):  # one rank's own, which is another's elsewhere
+        for asynchronous in (False, True):
+            everyone = torch.arange(2.0 * size) + rank
+            output = everyone[2 * place:2 * place + 2]
+            work = dist.reduce_scatter_tensor(output, everyone, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+            equal(output, torch.tensor([2.0 * rank, 2.0 * rank + 1]) * size + sum(range(size)))
+            everyone = torch.full((2 * size,), float(rank))
+            work = dist.all_gather_into_tensor(everyone, everyone[2 * place:2 * place + 2], async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+            equal(everyone, torch.arange(float(size)).repeat_interleave(2))
+
+
 def check_all_to_all():
     rank, size = ranks()
     output = torch.empty(size, 2)

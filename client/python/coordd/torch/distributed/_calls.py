@@ -50,6 +50,13 @@ def plain(tensor: torch.Tensor) -> bool:
             and not tensor.is_conj())
 
 
+def misplaced(block: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
+    """Whether a dense block lies in the memory of all blocks, elsewhere than this rank's, where alone the library works in place."""
+    size = block.numel() * block.element_size()
+    offset = block.data_ptr() - whole.data_ptr()
+    return -size < offset < whole.numel() * whole.element_size() and offset != rank * size
+
+
 class Calls:
     """Base of the mixins. _setup() is called once."""
 

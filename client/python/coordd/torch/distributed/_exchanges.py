@@ -5,7 +5,7 @@ from typing import List, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, plain, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, misplaced, plain, require_host, require_one, write_back
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,8 @@ class Exchanges(Calls):
         if not input_.numel():
             return
         into = output if output.is_contiguous() else torch.empty_like(output, memory_format=torch.contiguous_format)
-        self._channel.allgather(into, dense(input_))
+        own = dense(input_)
+        self._channel.allgather(into, own.clone() if misplaced(own, into, self._rank_) else own)
         write_back(into, output)
 
     def all_gather_single(self, output, input_, opts=c10d.AllgatherOptions()):
@@ -99,7 +100,8 @@ class Exchanges(Calls):
         require_host("all_gather", outputs, inputs)
         for output, input_ in zip(outputs, inputs):
             self._require_blocks("all_gather", output, input_)
-        if len(outputs) == 1 and self._channel.order is None and plain(outputs[0]) and plain(inputs[0]):
+        if len(outputs) == 1 and self._channel.order is None and plain(outputs[0]) and plain(inputs[0]) \
+                and not misplaced(inputs[0], outputs[0], self._rank_):
             started = self._start((outputs[0], inputs[0]), outputs, opts, "allgather",
                                   *self._channel.allgather_of(outputs[0], inputs[0]))
             if started is not None:

@@ -5,7 +5,7 @@ from typing import Any, List
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, plain, profiling, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, misplaced, plain, profiling, require_host, require_one, write_back
 from coordd.torch.distributed._ops import Reduction, check_reducible, flat_real, reduction_of
 
 _SMALL_BYTES = 64 * 1024  # what is copied into one buffer rather than reduced in several calls
@@ -137,6 +137,8 @@ class Reductions(Calls):
         into, out_of = dense(output), dense(input_)
         if reduction.factor is not None:
             out_of = out_of * reduction.factor
+        elif misplaced(into, out_of, self._rank_):
+            out_of = out_of.clone()
         _, count, dtype = flat_real(into)
         self._channel.reducescatter(into, out_of, dtype, reduction.native, count)
         write_back(into, output)
@@ -151,7 +153,7 @@ class Reductions(Calls):
             check_reducible(input_, reduction)
             self._require_blocks("reduce_scatter", input_, output)
         if len(outputs) == 1 and reduction.native is not None and reduction.factor is None and self._channel.order is None \
-                and plain(outputs[0]) and plain(inputs[0]):
+                and plain(outputs[0]) and plain(inputs[0]) and not misplaced(outputs[0], inputs[0], self._rank_):
             _, count, dtype = flat_real(outputs[0].detach())
             started = self._start((outputs[0], inputs[0]), outputs, opts, "reducescatter", inputs[0].data_ptr(), outputs[0].data_ptr(),
                                   count, dtype, reduction.native)
