@@ -47,7 +47,7 @@ def require_one(what: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def plain(tensor: torch.Tensor) -> bool:
     """Whether the library may read and write its elements where they are."""
     return (tensor.is_cpu and not tensor.is_sparse and tensor.is_contiguous() and tensor.numel() > 0 and not tensor.is_neg()
-            and not tensor.is_conj())
+            and not (tensor.dtype.is_complex and tensor.is_conj()))
 
 
 def misplaced(block: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
@@ -96,8 +96,12 @@ class Calls:
     def _start(self, kept: Any, result: Any, opts: Any, name: str, *arguments: Any) -> Optional[Work]:
         """Has the library run it in the group's order, by itself: a call of a comm, with coordd's arguments. None: its caller waits
         for it, or something is before it that is executed here, or that is to be seen by the profiler."""
+        return None if self._blocks(opts) or profiling() else self._start_seen(kept, result, name, *arguments)
+
+    def _start_seen(self, kept: Any, result: Any, name: str, *arguments: Any) -> Optional[Work]:
+        """The same where its caller does not wait, nor the profiler look."""
         lane = self._lane
-        if self._blocks(opts) or profiling() or not lane.lock.acquire(False):
+        if not lane.lock.acquire(False):
             return None
         try:
             if not lane.idle():

@@ -59,6 +59,7 @@ class Comm:
         self._running_reference = byref(self._running)
         self._started: Deque[Tuple[_native.Work, Any]] = collections.deque()
         self._letting_go = threading.Lock()
+        self._poll = _library.library().quick.coordd_work_poll
         status = create(worker.pointer, process_set, b"torch", timeout_s, byref(self._pointer))
         if status != 0:
             raise _native.call_error(status)
@@ -125,9 +126,10 @@ class Comm:
     def let_go(self) -> None:
         """Of what has ended and is kept. Thread-safe."""
         if self._letting_go.acquire(False):
+            started, poll = self._started, self._poll
             try:
-                while self._started and self._started[0][0].done():
-                    self._started.popleft()
+                while started and poll(started[0][0].pointers[0]) == 1:
+                    started.popleft()
             finally:
                 self._letting_go.release()
 

@@ -79,11 +79,11 @@ class Reductions(Calls):
         if len(tensors) == 1:
             tensor = tensors[0]
             dtype = self._fast_dtypes.get(tensor.dtype)
-            if dtype is not None and reduction.native is not None and reduction.factor is None and plain(tensor):
-                if self._blocks(opts) and not profiling():
+            if dtype is not None and reduction.native is not None and reduction.factor is None and not profiling() and plain(tensor):
+                if self._blocks(opts):
                     return self._allreduce_now(tensor, reduction)
                 address = tensor.data_ptr()
-                started = self._start(tensor, tensors, opts, "allreduce", address, address, tensor.numel(), dtype, reduction.native)
+                started = self._start_seen(tensor, tensors, "allreduce", address, address, tensor.numel(), dtype, reduction.native)
                 if started is not None:
                     return started
         require_host("all_reduce", tensors)
