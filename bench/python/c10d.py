@@ -27,6 +27,8 @@ from torch import nn  # noqa: E402
 
 import coordd.torch.distributed  # noqa: E402
 
+_CALLS = 1000  # of a store, by each rank
+
 
 def say(*words):
     if dist.get_rank() == 0:
@@ -143,7 +145,23 @@ def stores(groups, rounds):
     for store in (ours, theirs):
         store.set("key", "value")
     dist.barrier()
-    compare("store.get", {"coordd": lambda: ours.get("key"), "TCPStore": lambda: theirs.get("key")}, 200, rounds)
+    both = {"coordd": ours, "TCPStore": theirs}
+    compare("store.get, all ranks at it", {name: lambda store=store: store.get("key") for name, store in both.items()}, 200, rounds)
+    dist.barrier()
+    for what, call in (("get", lambda store: store.get("key")), ("set", lambda store: store.set(f"own{dist.get_rank()}", "value")),
+                       ("add", lambda store: store.add("sum", 1))):
+        taken = {name: [] for name in both}
+        for _ in range(rounds):
+            for name, store in both.items():
+                dist.barrier()
+                began = time.perf_counter()
+                for _ in range(_CALLS):
+                    call(store)
+                dist.barrier()
+                taken[name].append(time.perf_counter() - began)
+        middle = {name: statistics.median(values) for name, values in taken.items()}
+        say(f"{f'store: {_CALLS} {what}s by each of {dist.get_world_size()}':<34} coordd {middle['coordd'] * 1e3:10.1f} ms   "
+            f"TCPStore {middle['TCPStore'] * 1e3:.1f} ms ({middle['TCPStore'] / middle['coordd']:.2f} times)")
 
 
 def model():

@@ -187,7 +187,7 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
   }
   // From here on the coordinator may have answered; gRPC deletes the call only after it was bound,
   // which is after the return.
-  if (!inbox_.Offer(
+  if (!inbox_.OfferAndTurn(
           Inbound(StoreCall{id, caller.job(), caller.token(), std::move(request), *who}))) {
     if (Call* mine = Take(id); mine != nullptr) {
       mine->Answer(

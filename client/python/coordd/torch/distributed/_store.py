@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import re
+import threading
 import time
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from datetime import timedelta
@@ -46,6 +47,17 @@ def _bytes(value) -> bytes:
     if isinstance(value, int):
         raise TypeError(f"a value of a Store is bytes or text, found the number {value}: add() counts")
     return bytes(value)
+
+
+_threads = threading.local()
+
+
+def _buffer():
+    """Room for a value, of this thread."""
+    found = getattr(_threads, "buffer", None)
+    if found is None:
+        found = _threads.buffer = ctypes.create_string_buffer(_MAX_VALUE_BYTES)
+    return found
 
 
 def _part_key(name: str, index: int) -> bytes:
@@ -122,14 +134,14 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def _swap(self, key: str, wire: bytes, wanted: Optional[bytes], stored: bytes) -> Optional[bytes]:
         """Puts it under the key if that has what is wanted; what it has then. None: nothing."""
-        buffer, size = ctypes.create_string_buffer(_MAX_VALUE_BYTES), c_size_t()
+        buffer, size = _buffer(), c_size_t()
         status = self._compare(self._worker.pointer, wire, wanted, len(wanted or b""), stored, len(stored), buffer, _MAX_VALUE_BYTES,
                                byref(size), self._limit.total_seconds())
         if status == _NOT_FOUND:
             return None
         if status != 0:
             raise self._failed(key)
-        return buffer.raw[:size.value]
+        return ctypes.string_at(buffer, size.value)
 
     def _in_parts(self, key: str, value: bytes) -> bytes:
         """What is to stand under the key: the value, or where its parts are, which are stored before it."""
@@ -171,13 +183,13 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def _wait_for(self, key: str, wire: bytes, seconds: float) -> Optional[bytes]:
         """None: nobody has set it in time."""
-        buffer, size = ctypes.create_string_buffer(_MAX_VALUE_BYTES), c_size_t()
+        buffer, size = _buffer(), c_size_t()
         end = time.monotonic() + seconds
         while True:
             left = end - time.monotonic()
             status = self._get_value(self._worker.pointer, wire, buffer, _MAX_VALUE_BYTES, byref(size), max(min(left, _SLICE_S), 0.001))
             if status == 0:
-                return buffer.raw[:size.value]
+                return ctypes.string_at(buffer, size.value)
             if status != _DEADLINE_EXCEEDED:
                 raise self._failed(key)
             if left <= _SLICE_S:
