@@ -9,6 +9,7 @@
 #include "client/tensorflow/done_callback.h"
 #include "client/tensorflow/elements.h"
 #include "client/tensorflow/loaded_coordd.h"
+#include "client/tensorflow/short_wait.h"
 
 namespace coordd::tensorflow {
 namespace {
@@ -66,6 +67,7 @@ class Execution {
   // Constant after construction.
   const Kernel& kernel_;
   TfContext* const context_;
+  const UnderWay under_way_;
   // Touched by the thread that starts it until all is submitted, then by the last OnComplete().
   DoneCallback done_;
   std::vector<Member> members_;
@@ -96,6 +98,7 @@ void Execution::Start() {
     Fail(CodeOfSubmission(status), Coordd().coordd_last_error());
     return Finish();
   }
+  if (members_.size() == 1 && works[0] == nullptr) return Finish();  // it is complete
   for (size_t i = 0; i < works.size(); ++i) members_[i].work = works[i];
   pending_ = works.size();
   // The last callback deletes this object, perhaps within this loop.
@@ -209,7 +212,7 @@ coordd_status_t Execution::SubmitOne(const coordd_call_options_t& options, coord
   const coordd_tensor_t* tensor = tensors_.data();
   switch (kernel_.kind) {
     case Kind::kAllreduce:
-      return Coordd().coordd_allreduce_async(worker, tensor, kernel_.reduce_op, &options, work);
+      return SubmitAllreduce(under_way_, *tensor, kernel_.reduce_op, options, work);
     case Kind::kAllgather:
       return Coordd().coordd_allgather_async(worker, tensor, &options, work);
     case Kind::kBroadcast:

@@ -12,6 +12,7 @@ namespace coordd::tensorflow {
   X(coordd_allreduce_async)             \
   X(coordd_grouped_allreduce_async)     \
   X(coordd_allreduce)                   \
+  X(coordd_allreduce_for)               \
   X(coordd_grouped_allreduce)           \
   X(coordd_allgather_async)             \
   X(coordd_grouped_allgather_async)     \

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "client/tensorflow/elements.h"
 #include "client/tensorflow/kernel.h"
 #include "client/tensorflow/loaded_coordd.h"
+#include "client/tensorflow/short_wait.h"
 
 namespace coordd::tensorflow {
 namespace {
@@ -142,11 +144,25 @@ coordd_status_t SubmitFfi(const FfiRequest& request, const FfiTensors& tensors,
   }
 }
 
+// A reduction of one tensor goes without a group, and its work may be complete: nullptr.
+coordd_status_t SubmitFfiOnHost(const FfiRequest& request, const FfiTensors& tensors,
+                                const UnderWay& under_way, coordd_work_t** works) {
+  const bool is_one_allreduce =
+      static_cast<Kind>(request.kind) == Kind::kAllreduce && tensors.size() == 1;
+  if (!is_one_allreduce) return SubmitFfi(request, tensors, works);
+  return SubmitAllreduce(under_way, *tensors.data(), request.reduce_op, request.options, works);
+}
+
 // Deletes itself with the last of its tensors.
 class FfiExecution {
  public:
-  FfiExecution(const FfiApi* api, FfiFuture* future, std::vector<coordd_work_t*> works)
-      : api_(api), future_(future), works_(std::move(works)), pending_(works_.size()) {}
+  FfiExecution(const FfiApi* api, FfiFuture* future, std::unique_ptr<UnderWay> under_way,
+               std::vector<coordd_work_t*> works)
+      : api_(api),
+        future_(future),
+        under_way_(std::move(under_way)),
+        works_(std::move(works)),
+        pending_(works_.size()) {}
 
   void Start() {
     const std::vector<coordd_work_t*> works = works_;
@@ -175,6 +191,7 @@ class FfiExecution {
 
   const FfiApi* const api_;
   FfiFuture* const future_;
+  const std::unique_ptr<UnderWay> under_way_;
   const std::vector<coordd_work_t*> works_;
   std::atomic<size_t> pending_;
   std::atomic<bool> failed_{false};
@@ -272,13 +289,15 @@ FfiError* HandleFfiCall(FfiCall* call) {
   FfiTensors tensors;
   const std::string wrong = tensors.Describe(*call, request.name);
   if (!wrong.empty()) return MakeError(api, COORDD_INVALID_ARGUMENT, wrong);
-  FfiFutureCreate create{sizeof(FfiFutureCreate), nullptr, nullptr};
+  auto under_way = std::make_unique<UnderWay>();
   std::vector<coordd_work_t*> works(tensors.size());
-  const coordd_status_t status = SubmitFfi(request, tensors, works.data());
+  const coordd_status_t status = SubmitFfiOnHost(request, tensors, *under_way, works.data());
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
+  if (works.size() == 1 && works[0] == nullptr) return nullptr;  // it is complete
+  FfiFutureCreate create{sizeof(FfiFutureCreate), nullptr, nullptr};
   if (FfiError* error = api->future_create(&create); error != nullptr) return error;
   call->future = create.future;
-  (new FfiExecution(api, create.future, std::move(works)))->Start();
+  (new FfiExecution(api, create.future, std::move(under_way), std::move(works)))->Start();
   return nullptr;
 }
 

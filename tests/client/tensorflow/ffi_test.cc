@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -98,8 +99,9 @@ class Call {
     Add("name", &text_);
   }
 
-  // nullptr, or what XLA would raise.
-  std::unique_ptr<FfiError> Run(Handler handler, Context context = {}) {
+  // nullptr, or what XLA would raise. `on_return`: called when the handler has returned.
+  std::unique_ptr<FfiError> Run(Handler handler, Context context = {},
+                                const std::function<void()>& on_return = [] {}) {
     FfiCall call = {};
     call.struct_size = sizeof(FfiCall);
     call.api = &api.host;
@@ -111,6 +113,7 @@ class Call {
         sizeof(FfiAttributes), nullptr,       static_cast<int64_t>(names_.size()), nullptr,
         name_pointers_.data(), values_.data()};
     std::unique_ptr<FfiError> error(handler(&call));
+    on_return();
     if (error != nullptr || call.future == nullptr) return error;
     const std::unique_ptr<FfiFuture> future(call.future);
     return future->done.get_future().get();
@@ -166,6 +169,26 @@ TEST(Ffi, ReducesOnTheHostWithoutAThreadOfXlas) {
   const auto error = call.Run(on_host);
   ASSERT_EQ(error, nullptr) << error->message;
   EXPECT_THAT(output, ElementsAre(SumOfRanks(), SumOfRanks(), SumOfRanks()));
+}
+
+TEST(Ffi, DoesNotKeepXlasThreadForARankThatIsLate) {
+  const double patience_s = 30;
+  float value = static_cast<float>(coordd_rank(worker) + 1), sum = 0;
+  if (coordd_rank(worker) == 0) {  // comes when all others have got their thread back
+    for (int rank = 1; rank < coordd_size(worker); ++rank) {
+      const std::string key = "returned." + std::to_string(rank);
+      size_t size = 0;
+      char buffer[1];
+      ASSERT_EQ(coordd_store_get(worker, key.c_str(), buffer, 1, &size, patience_s), COORDD_OK);
+    }
+  }
+  Call call("late", kAllreduce, &value, &sum, 1);
+  const auto error = call.Run(on_host, {}, [] {
+    const std::string key = "returned." + std::to_string(coordd_rank(worker));
+    EXPECT_EQ(coordd_store_set(worker, key.c_str(), "1", 1, 30), COORDD_OK);
+  });
+  ASSERT_EQ(error, nullptr) << error->message;
+  EXPECT_EQ(sum, SumOfRanks());
 }
 
 TEST(Ffi, RefusesARuntimeThatIsTooOld) {
