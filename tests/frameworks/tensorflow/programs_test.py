@@ -84,6 +84,29 @@ assert (same == same[:1]).numpy().all()
 print("same weights on", hvd.size(), "ranks", hvd.rank(), tf.keras.Model.__module__)
 """
 
+# Of Keras 2: gradients of two steps for one update, summed as by Horovod and averaged, in each way in which fit() calls an optimizer.
+ACCUMULATION = """
+import numpy
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+for mode in ("eager", "graph", "xla"):
+    for average in (False, True):
+        for make in (tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD):
+            opt = hvd.DistributedOptimizer(make(0.5), backward_passes_per_step=2, average_aggregated_gradients=average)
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(1,))])
+            # The gradient of a batch is that of minus the weight times the rank's number, from 1.
+            model.compile(opt, lambda wanted, found: -tf.reduce_mean(found) * (hvd.rank() + 1.0), run_eagerly=mode == "eager",
+                          jit_compile=mode == "xla")
+            model.fit(numpy.ones((5, 1)), numpy.ones((5, 1)), batch_size=1, epochs=1, verbose=0)
+            step = 0.5 * sum(range(1, hvd.size() + 1)) / hvd.size()
+            found = float(model.get_weights()[0][0, 0])
+            assert abs(found - 2 * step * (1 if average else 2)) < 1e-6, (mode, average, make, found)
+            assert int(opt.iterations) == 5
+print("accumulated on", hvd.size(), "ranks", hvd.rank())
+"""
+
 # A rank is killed in the middle: the others go on in the same traced function, or in the next fit().
 LOSS = """
 import os
@@ -266,6 +289,11 @@ class Programs(ProgramTest):
         for text in (HOROVOD_KERAS, HOROVOD_TAPE):
             status, said = self.run_program(["--horovod", "-np", "2"], text, TF_USE_LEGACY_KERAS="1")
             self.assertEqual((status, said.count("same weights on 2 ranks")), (0, 2), said)
+
+    @unittest.skipIf(importlib.util.find_spec("tf_keras") is None, "no tf_keras here")
+    def test_keras_2_accumulates_gradients(self):
+        status, said = self.run_program(["--horovod", "-np", "2"], ACCUMULATION, TF_USE_LEGACY_KERAS="1")
+        self.assertEqual((status, said.count("accumulated on 2 ranks")), (0, 2), said)
 
     def test_the_example_goes_on_when_a_worker_dies(self):
         with open(os.path.join(ROOT, "client", "examples", "python", "keras_digits.py"), encoding="utf-8") as program:

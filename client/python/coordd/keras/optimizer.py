@@ -19,6 +19,7 @@ from coordd._basics import Average
 from coordd._made import name_of_new
 from coordd.exceptions import InvalidArgumentError
 from coordd.keras import _reduce
+from coordd.keras._accumulated import Accumulated
 from coordd.keras._reduce import Compression, key_of
 from coordd.keras._which import BACKEND, LEGACY, keras
 from coordd.process_sets import ProcessSet, global_process_set
@@ -86,11 +87,20 @@ class _LossScale(Distributed):
 class _Legacy(Distributed):
     """Of Keras 2."""
 
+    _coordd_accumulated: Optional[Accumulated] = None
+
     def apply_gradients(self, grads_and_vars, *arguments, **more):
         pairs = list(grads_and_vars)
-        variables = [variable for _, variable in pairs]
-        reduced = self._coordd_reduced([gradient for gradient, _ in pairs], variables)
-        return super().apply_gradients(list(zip(reduced, variables)), *arguments, **more)  # type: ignore[misc]
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        apply = super().apply_gradients  # type: ignore[misc]
+
+        def update(sums):
+            return apply(list(zip(self._coordd_reduced(sums, variables), variables)), *arguments, **more)
+
+        if self._coordd_accumulated is None:
+            return update(gradients)
+        skip = self.iterations.assign_add  # type: ignore[attr-defined]  # schedules count steps, as with Horovod
+        return self._coordd_accumulated.step(gradients, variables, update, lambda: skip(1))
 
 
 @functools.lru_cache(maxsize=None)
@@ -111,9 +121,9 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
     sparse_as_dense:           tf.IndexedSlices, of embeddings, are made dense before they travel; otherwise slices are gathered
     gradient_predivide_factor: an average is divided by it before the sum and multiplied with it afterwards
     op:                        Average or Sum
-    backward_passes_per_step:  Keras's gradient_accumulation_steps, which may be given to the optimizer instead: steps whose gradients
-                               add up before they travel. average_aggregated_gradients: they are averaged, as Keras does; Horovod's
-                               default is their sum
+    backward_passes_per_step:  steps whose gradients add up before they travel; with Keras 3 its gradient_accumulation_steps, which may
+                               be given to the optimizer instead. average_aggregated_gradients: they are averaged, as Keras 3 does;
+                               Horovod's default is their sum
     groups:                    a number of groups, or lists of variables: gradients of a group travel together (TensorFlow)
     process_set:               the ranks that train together; on a rank outside of it the optimizer is a local one
     scale_local_gradients:     gradients of variables of register_local_var() are divided by the number of ranks
@@ -129,26 +139,27 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
     options = _reduce.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                       process_set, scale_local_gradients)
     factor = _accumulate(optimizer, backward_passes_per_step, average_aggregated_gradients)
+    accumulated = Accumulated(backward_passes_per_step) if LEGACY and backward_passes_per_step > 1 else None
     loss_scale = _reduce.loss_scale_class()
     if _reduce.is_mixed_float16() and not isinstance(optimizer, loss_scale):
         # compile() would wrap ours, which would then be called on those ranks only whose own gradients are finite: a hang.
         optimizer = loss_scale(optimizer)
     for attribute, value in (("_coordd_options", options), ("_coordd_local", set()), ("_coordd_factor", factor),
                              ("_coordd_name", name_of_new(type(optimizer).__name__) + ".gradients"),
+                             ("_coordd_accumulated", accumulated),
                              ("__class__", _distributed_class(type(optimizer)))):  # type: ignore[arg-type]
         object.__setattr__(optimizer, attribute, value)  # Keras tracks what is set the usual way
     return optimizer
 
 
 def _accumulate(optimizer, passes: int, average: bool) -> float:
-    """Asks Keras to accumulate; what its mean is to be multiplied with."""
+    """Asks Keras 3 to accumulate; what its mean, or the sum that is kept for Keras 2, is to be multiplied with."""
     if passes == 1:
         return 1.0
     if not isinstance(passes, int) or passes < 1:
         raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected a whole number from 1", "INVALID_ARGUMENT")
     if LEGACY:
-        raise InvalidArgumentError("backward_passes_per_step needs Keras 3, whose optimizers accumulate gradients, found "
-                                   f"{keras.__name__} {keras.__version__}", "INVALID_ARGUMENT")
+        return 1.0 / passes if average else 1.0
     if optimizer.built or getattr(optimizer, "gradient_accumulation_steps", None):
         raise InvalidArgumentError("backward_passes_per_step of an optimizer that is built or accumulates already: give "
                                    "gradient_accumulation_steps to the optimizer instead", "INVALID_ARGUMENT")
