@@ -103,6 +103,9 @@ def check_errors():
     expect_error("multiple of", lambda: hvd.alltoall(jnp.ones(SIZE + 1)) if SIZE > 1 else 1 / 0) if SIZE > 1 else None
     if SIZE > 1:
         expect_error("has shape", lambda: hvd.allreduce(jnp.ones(3 + RANK), name="bad"))
+    expect_error("an array of int4 cannot travel, expected one of uint8,", lambda: hvd.allreduce(jnp.ones(3, "int4"), name="narrow"))
+    expect_error("an array of int4 cannot travel", lambda: jax.jit(lambda x: hvd.allgather(x, name="narrow"))(jnp.ones(3, "int4")))
+    expect_error("Min, Max or Product of complex numbers", lambda: hvd.allreduce(jnp.ones(3, "complex64"), op=hvd.Max))
     expect(hvd.allreduce(jnp.ones(3), op=hvd.Sum), numpy.full(3, SIZE))
 
 

@@ -80,10 +80,22 @@ _basics.before_end(_finish_what_was_called)
 _basics.on_end(_drop_worker)
 
 
+def _check_dtype(dtype, name: str, kind: int, op: int) -> None:
+    """When a call is traced, so that the program says which line it is, and the dtype by its name."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        if kind in (_ALLREDUCE, _REDUCESCATTER) and op not in (_basics.native_op(Sum), _basics.native_op(Average)):
+            raise InvalidArgumentError(f"{name}: Min, Max or Product of complex numbers: expected Sum or Average", "INVALID_ARGUMENT")
+    elif dtype.name not in _library.DTYPES:
+        raise InvalidArgumentError(f"{name}: an array of {dtype.name} cannot travel, expected one of "
+                                   f"{', '.join(_library.DTYPES)}, complex64, complex128", "INVALID_ARGUMENT")
+
+
 def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1, prescale: float = 1.0, postscale: float = 1.0,
           root_rank: int = 0, process_set: int = 0) -> List:
     if jax.default_backend() == "gpu":
         _check_gpu()
+    for array in arrays:
+        _check_dtype(array.dtype, name, kind, op)
     results = [jax.ShapeDtypeStruct(shape, array.dtype) for shape, array in zip(shapes, arrays)]
     return list(jax.ffi.ffi_call("coordd", results, has_side_effect=True)(
         *arrays, kind=numpy.int32(kind), name=wire_name(name, _MOST_BYTES).decode(errors="replace"), reduce_op=numpy.int32(op),
