@@ -30,6 +30,7 @@ namespace coordd::tensorflow {
   X(coordd_work_on_complete)            \
   X(coordd_work_result)                 \
   X(coordd_work_release)                \
+  X(coordd_work_wait)                   \
   X(coordd_work_wait_on_stream)         \
   X(coordd_last_error)
 

@@ -241,18 +241,33 @@ FfiError* CheckFfiCall(const FfiCall& call, const FfiDevice& device) {
                    "a call has no stream, no device or other buffers than this jaxlib's FFI says");
 }
 
-// Every work is released, whether it came onto the stream or not.
-FfiError* WaitOnStream(const FfiApi* api, const std::vector<coordd_work_t*>& works, void* stream) {
+constexpr double kUntilItsDeadline = -1;
+
+// With wait(work). Every work is released, however its wait has ended.
+template <typename Wait>
+FfiError* WaitForEach(const FfiApi* api, const std::vector<coordd_work_t*>& works,
+                      const Wait& wait) {
   FfiError* error = nullptr;
   for (coordd_work_t* work : works) {
-    constexpr double kUntilItsDeadline = -1;
-    const coordd_status_t status =
-        Coordd().coordd_work_wait_on_stream(work, stream, kUntilItsDeadline);
+    const coordd_status_t status = wait(work);
     if (status != COORDD_OK && error == nullptr)
       error = MakeError(api, status, Coordd().coordd_last_error());
     Coordd().coordd_work_release(work);
   }
   return error;
+}
+
+FfiError* WaitOnStream(const FfiApi* api, const std::vector<coordd_work_t*>& works, void* stream) {
+  return WaitForEach(api, works, [stream](coordd_work_t* work) {
+    return Coordd().coordd_work_wait_on_stream(work, stream, kUntilItsDeadline);
+  });
+}
+
+// Where a call cannot return before its result is there.
+FfiError* WaitHere(const FfiApi* api, const std::vector<coordd_work_t*>& works) {
+  return WaitForEach(api, works, [](coordd_work_t* work) {
+    return Coordd().coordd_work_wait(work, kUntilItsDeadline);
+  });
 }
 
 }  // namespace
@@ -279,10 +294,6 @@ FfiError* HandleFfiCallOnGpu(FfiCall* call) {
 FfiError* HandleFfiCall(FfiCall* call) {
   if (AnswersMetadata(call) || call->stage != kExecuteStage) return nullptr;
   const FfiApi* api = call->api;
-  if (api->version.minor_version < kFuturesSinceMinor || api->struct_size < sizeof(FfiApi)) {
-    return MakeError(api, COORDD_UNIMPLEMENTED,
-                     "this jaxlib has no futures in its FFI, expected API 0.2");
-  }
   if (CurrentWorker() == nullptr)
     return MakeError(api, COORDD_FAILED_PRECONDITION, kNotInitialised);
   const FfiRequest request = RequestOf(call->attributes);
@@ -294,6 +305,8 @@ FfiError* HandleFfiCall(FfiCall* call) {
   const coordd_status_t status = SubmitFfiOnHost(request, tensors, *under_way, works.data());
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
   if (works.size() == 1 && works[0] == nullptr) return nullptr;  // it is complete
+  if (api->version.minor_version < kFuturesSinceMinor || api->struct_size < sizeof(FfiApi))
+    return WaitHere(api, works);
   FfiFutureCreate create{sizeof(FfiFutureCreate), nullptr, nullptr};
   if (FfiError* error = api->future_create(&create); error != nullptr) return error;
   call->future = create.future;

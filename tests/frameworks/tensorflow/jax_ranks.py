@@ -20,6 +20,7 @@ import coordd.jax as hvd  # noqa: E402
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
+FUTURES = (0, 7)  # the jax since which calls need not wait
 TOTAL = sum(range(1, SIZE + 1))
 
 
@@ -88,6 +89,8 @@ def check_gradients_beside_integers():
 
 
 def check_other_orders():
+    if tuple(map(int, jax.__version__.split(".")[:2])) < FUTURES:
+        return  # calls wait there, in the order of the program
     order = list(range(32))[::(1 if RANK == 0 else -1)]
 
     @jax.jit

@@ -43,6 +43,8 @@ def _finish_what_was_called() -> None:
 
 
 def _opened() -> ctypes.CDLL:
+    if not hasattr(jax, "ffi"):
+        raise ImportError(f"coordd.jax needs jax 0.5 or later, found {jax.__version__}, which has no jax.ffi")
     library = ctypes.CDLL(_beside.path())
     library.coordd_tensorflow_use.restype = ctypes.c_char_p
     library.coordd_tensorflow_use.argtypes = [ctypes.c_void_p]
