@@ -1,12 +1,12 @@
 """What a collective of coordd.tensorflow costs: a call of 4 bytes, and the communication of a step of 158 gradients.
 
-    coordrun -np 2 -- python3 bench/python/tensorflow_cost.py [--rounds N] [--calls N] [--json FILE]
+    coordrun -np 2 -- python3 bench/python/tensorflow_cost.py [--rounds N] [--calls N] [--only-steps] [--json FILE]
     coordrun -np 2 -- python3 bench/python/tensorflow_cost.py --mirrored     # the step with MultiWorkerMirroredStrategy instead
 
 Rank 0 prints one JSON object; each figure is the median over the rounds, all measured in turn in each round. Microseconds of a call:
-"c_call" is coordd_allreduce by ctypes, "eager" the op, "graph" and "xla" a tf.function with it, "graph_alone" and "xla_alone" the same
-function without it. Milliseconds of a step of 25.6 million floats in 158 tensors: "step_graph", "step_xla" (grouped), and the same
-without communication.
+"c_call" is coordd_allreduce by ctypes, "eager" the op, "eager_alone" TensorFlow's x + x, "graph" and "xla" a tf.function with it,
+"graph_alone" and "xla_alone" the same function without it. Milliseconds of a step of 25.6 million floats in 158 tensors: "step_graph",
+"step_xla" (grouped), and the same without communication.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def calls():
                 tf.function(lambda x: x + 1, jit_compile=jit, autograph=False))
 
     (graph, graph_alone), (xla, xla_alone) = functions(False), functions(True)
-    return {"c_call": c_call(), "eager": lambda: hvd.allreduce(x, name="bench.eager", op=hvd.Sum),
+    return {"c_call": c_call(), "eager": lambda: hvd.allreduce(x, name="bench.eager", op=hvd.Sum), "eager_alone": lambda: x + x,
             "graph": lambda: graph(x), "graph_alone": lambda: graph_alone(x), "xla": lambda: xla(x), "xla_alone": lambda: xla_alone(x)}
 
 
@@ -120,6 +120,7 @@ def main():
     arguments.add_argument("--calls", type=int, default=300)
     arguments.add_argument("--steps", type=int, default=5)
     arguments.add_argument("--mirrored", action="store_true")
+    arguments.add_argument("--only-steps", action="store_true")
     arguments.add_argument("--json", metavar="FILE")
     options = arguments.parse_args()
     hvd.init()
@@ -127,7 +128,8 @@ def main():
     if options.mirrored:
         result.update(measured(mirrored_steps(), options.steps, options.rounds, 1e3))
     else:
-        result.update(measured(calls(), options.calls, options.rounds, 1e6))
+        if not options.only_steps:
+            result.update(measured(calls(), options.calls, options.rounds, 1e6))
         result.update(measured(steps(), options.steps, options.rounds, 1e3))
     if hvd.rank() == 0:
         print(json.dumps(result), flush=True)

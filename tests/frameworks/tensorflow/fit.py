@@ -1,6 +1,6 @@
 """Keras 3's model.fit() on several ranks, each with its part of every batch, against one process with all of it.
 
-    KERAS_BACKEND=tensorflow|jax|torch coordrun -np 2 -- python fit.py auto|true|false|eager
+    KERAS_BACKEND=tensorflow|jax|torch coordrun -np 2 -- python fit.py auto|true|false|eager [float64]
 """
 
 import sys
@@ -25,10 +25,11 @@ def train(model, x, y, batch, optimizer, mode, callbacks):
 
 
 def main():
-    mode = sys.argv[1]
+    mode, floatx = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "float32"
+    keras.config.set_floatx(floatx)
     hvd.init()
     rng = numpy.random.default_rng(1)
-    x = rng.normal(size=(ROWS, 20)).astype("float32")
+    x = rng.normal(size=(ROWS, 20)).astype(floatx)
     y = (x @ rng.normal(size=(20, 3))).argmax(1)
     first, whole = hvd.rank() * BATCH, hvd.size() * BATCH
     own = numpy.concatenate([numpy.arange(begin + first, begin + first + BATCH) for begin in range(0, ROWS, whole)])
@@ -39,7 +40,9 @@ def main():
     expected = train(alone, x, y, whole, keras.optimizers.Adam(0.01), mode, [])
     difference = max(float(numpy.abs(one - other).max()) for one, other in zip(model.get_weights(), alone.get_weights()))
     print(f"keras {keras.__version__} on {keras.backend.backend()} {mode}: weights differ by {difference:.1e}", flush=True)
-    assert difference < 5e-6 and abs(loss - expected) < 1e-5, (difference, loss, expected)
+    # In float32 the kernels of torch round the gradients of 32 rows and of 64 differently, and Adam makes that larger: float64 tells.
+    bound = 5e-6 if keras.backend.backend() == "torch" and floatx == "float32" else 1e-6
+    assert difference < bound and abs(loss - expected) < 1e-5, (difference, loss, expected)
     print("the same as one process", hvd.rank(), flush=True)
     hvd.shutdown()
 

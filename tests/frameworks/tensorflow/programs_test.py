@@ -340,12 +340,14 @@ class Programs(ProgramTest):
                                r"rank 1 ended with .*tensor second: (.|\n)*rank 0 waits for tensor first, which rank 1 has not submitted")
 
     def test_fit_on_two_ranks_is_that_of_one_process(self):
-        cases = [("tensorflow", mode) for mode in ("auto", "true", "eager")]
-        cases += [(name, "auto") for name in ("jax", "torch") if importlib.util.find_spec(name) is not None]
-        for backend, mode in cases:
+        cases = [("tensorflow", "auto"), ("tensorflow", "true"), ("tensorflow", "eager"), ("jax", "auto"), ("torch", "auto"),
+                 ("torch", "auto", "float64")]
+        for backend, *mode in cases:
+            if importlib.util.find_spec(backend) is None:
+                continue
             with self.subTest(backend=backend, mode=mode):
                 with open(os.path.join(HERE, "fit.py"), encoding="utf-8") as program:
-                    status, said = self.run_program(["-np", "2"], program.read(), mode, KERAS_BACKEND=backend)
+                    status, said = self.run_program(["-np", "2"], program.read(), *mode, KERAS_BACKEND=backend)
                 self.assertEqual((status, said.count("the same as one process")), (0, 2), said)
 
 
