@@ -2,8 +2,8 @@
 
     python with_stub_data.py PROGRAM [ARGUMENTS]
 
-The program is as it is; keras.datasets.mnist.load_data() returns images of 8 x 8 in MNIST's dtypes: random ones, each with a bright
-square whose place is its label, so that a network has something to learn. They are the same in every process.
+The program is as it is; keras.datasets.mnist.load_data() returns images of 6 x 6 in MNIST's dtypes: random ones, each with a bright
+square whose place is its label, or without one, so that a network has something to learn. They are the same in every process.
 """
 
 import os
@@ -19,9 +19,9 @@ ROWS, TEST_ROWS = 4096, 512
 def images_and_labels(rows, seed):
     rng = numpy.random.default_rng(seed)
     labels = rng.integers(0, 10, rows)
-    images = rng.integers(0, 64, (rows, 8, 8))
+    images = rng.integers(0, 64, (rows, 6, 6))
     for image, label in zip(images, labels):
-        top, left = 2 * (label // 4), 2 * (label % 4)
+        top, left = 2 * (label // 3), 2 * (label % 3)  # below the image: the last label
         image[top:top + 2, left:left + 2] = 255
     return images.astype("uint8"), labels.astype("uint8")
 
