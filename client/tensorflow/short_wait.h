@@ -27,8 +27,9 @@ class UnderWay {
 
 // Submits an allreduce. A small one that is alone is driven by this thread for a moment, as by the
 // C interface's blocking call: handing it to another thread and back takes longer than the
-// exchange. One that other ranks are late for goes on without this thread. COORDD_OK: it is complete,
-// and *work is NULL, or *work tells by its callback how it ends. Otherwise nothing was submitted.
+// exchange. One that other ranks are late for goes on without this thread. COORDD_OK: it is
+// complete, and *work is NULL, or *work tells by its callback how it ends. Otherwise nothing was
+// submitted.
 coordd_status_t SubmitAllreduce(const UnderWay& under_way, const coordd_tensor_t& tensor,
                                 coordd_op_t op, const coordd_call_options_t& options,
                                 coordd_work_t** work);

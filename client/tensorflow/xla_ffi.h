@@ -127,9 +127,9 @@ struct FfiCall {
 
 // Attributes: kind, an int32 (Kind's number); name, a text; reduce_op, root_rank and process_set,
 // int32; prescale_factor and postscale_factor, float64. As many results as arguments, whose shapes
-// say how much each collective gives. Asynchronous: no thread of XLA's waits for other ranks, but for
-// a moment (short_wait.h). A runtime before API 0.2 has no futures: there a call waits, so that the
-// ranks' programs have one order.
+// say how much each collective gives. Asynchronous: no thread of XLA's waits for other ranks, but
+// for a moment (short_wait.h). A runtime before API 0.2 has no futures: there a call waits, so that
+// the ranks' programs have one order.
 FfiError* HandleFfiCall(FfiCall* call);
 
 // The same on GPUs, with buffers in the memory of the call's device, as soon as all ranks are

@@ -100,8 +100,8 @@ class Call {
   }
 
   // nullptr, or what XLA would raise. `on_return`: called when the handler has returned.
-  std::unique_ptr<FfiError> Run(Handler handler, Context context = {},
-                                const std::function<void()>& on_return = [] {}) {
+  std::unique_ptr<FfiError> Run(
+      Handler handler, Context context = {}, const std::function<void()>& on_return = [] {}) {
     FfiCall call = {};
     call.struct_size = sizeof(FfiCall);
     call.api = &api.host;

@@ -20,13 +20,14 @@ class Accumulated:
                 self._sums = [None if gradient is None else tf.Variable(tf.zeros_like(variable), trainable=False)
                               for gradient, variable in zip(gradients, variables)]
                 self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
-        pairs = [(total, gradient) for total, gradient in zip(self._sums, gradients) if total is not None]
+        sums = self._sums
+        pairs = [(total, gradient) for total, gradient in zip(sums, gradients) if total is not None]
         for total, gradient in pairs:
             total.assign_add(tf.convert_to_tensor(gradient))
         self._count.assign_add(1)
 
         def now():
-            update([None if total is None else tf.convert_to_tensor(total) for total in self._sums])
+            update([None if total is None else tf.convert_to_tensor(total) for total in sums])
             for total, _ in pairs:
                 total.assign(tf.zeros_like(total))
             return tf.constant(True)
