@@ -57,11 +57,19 @@ def run(modules, size):
     return count
 
 
+def of_keras_3(modules):
+    """Those whose checks are written for it; programs_test.py has programs of Keras 2."""
+    return [name for name in modules if name in ("check_training", "check_fit")]
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--sizes", default="", help="numbers of ranks, each a job of its own; default: all ranks")
     arguments.add_argument("modules", nargs="+")
     options = arguments.parse_args()
+    if of_keras_3(options.modules) and int(importlib.import_module("keras").__version__.split(".")[0]) < 3:
+        print(f"SKIPPED: {', '.join(of_keras_3(options.modules))}: with Keras 3 only", file=sys.stderr)
+        sys.exit(77)
     faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     started, own = int(os.environ["COORDD_SIZE"]), int(os.environ["COORDD_RANK"])
