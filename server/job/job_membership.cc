@@ -441,7 +441,7 @@ void JobState::ConcludeReturn(const Turn& turn) {
   const absl::StatusOr<WholeReturn> whole = return_.Whole(turn.now);
   absl::Status status = whole.status();
   if (status.ok()) {
-    generation_.emplace(messages_.IdentityOf(by_rank, workers_), options_, by_rank,
+    generation_.emplace(messages_.IdentityOf(by_rank, workers_, token_.budget()), options_, by_rank,
                         /*knows_sets=*/true);
     status = generation_->state().Restore(whole->resumed, turn.now);
   }
