@@ -2,6 +2,8 @@
 
 from typing import Any, Callable, List, Optional, Sequence
 
+from coordd.exceptions import InvalidArgumentError
+
 
 class Accumulated:
     """The sums of an optimizer's gradients since its last update; eager, in graphs and under XLA."""
@@ -21,7 +23,11 @@ class Accumulated:
                               for gradient, variable in zip(gradients, variables)]
                 self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
         sums = self._sums
-        pairs = [(total, gradient) for total, gradient in zip(sums, gradients) if total is not None]
+        for total, gradient, variable in zip(sums, gradients, variables):
+            if total is None and gradient is not None:
+                raise InvalidArgumentError(f"variable {variable.name} has a gradient, and had none when the first ones were added up: "
+                                           "expected the same variables in each step", "INVALID_ARGUMENT")
+        pairs = [(total, gradient) for total, gradient in zip(sums, gradients) if total is not None and gradient is not None]
         for total, gradient in pairs:
             total.assign_add(tf.convert_to_tensor(gradient))
         self._count.assign_add(1)
