@@ -62,11 +62,19 @@ const char* ReasonPhrase(int status) {
   }
 }
 
+// What a browser may do with an answer: a page has its scripts and styles in itself, asks its own
+// server and nobody else, and stands in nobody's frame.
+constexpr absl::string_view kPolicy =
+    "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
+    "Referrer-Policy: no-referrer\r\nContent-Security-Policy: default-src 'none'; "
+    "script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
+
 std::string Written(const HttpResponse& response, bool with_body) {
   return absl::StrCat("HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
                       "\r\nContent-Type: ", response.content_type,
                       "\r\nContent-Length: ", response.body.size(),
-                      "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+                      "\r\n", kPolicy,
                       response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
                       "Connection: close\r\n\r\n", with_body ? response.body : "");
 }

@@ -53,6 +53,17 @@ TEST(HttpServer, ListsWhatThereIsOnAnUnknownPath) {
   }
 }
 
+TEST(HttpServer, ItsPagesStandInNobodysFrameAndAskNobodyElse) {
+  const auto server = Echo();
+  for (const char* path : {"/", "/nothing"}) {
+    const HttpAnswer answer = HttpGet(server->address(), path);
+    EXPECT_THAT(answer.head, HasSubstr("\r\nX-Frame-Options: DENY\r\n"));
+    EXPECT_THAT(answer.head, HasSubstr("frame-ancestors 'none'"));
+    EXPECT_THAT(answer.head, HasSubstr("default-src 'none'"));
+    EXPECT_THAT(answer.head, HasSubstr("connect-src 'self'"));
+  }
+}
+
 TEST(HttpServer, AnswersHeadWithoutABody) {
   const auto server = Echo();
   const HttpAnswer answer = HttpGet(server->address(), "/", "HEAD");
