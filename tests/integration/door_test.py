@@ -330,12 +330,12 @@ class DoorTest(processes.TestCase):
 
     @unittest.skipIf(processes.SANITIZED, "a sanitizer's shadow memory is terabytes of address space, so that none can be taken away")
     def test_what_clients_store_never_takes_the_memory_that_coordd_needs(self):
-        coordd = self.coordd(wrapper=("prlimit", "--as=1500000000"))
+        coordd = self.coordd("--max-bytes-per-owner", "8000000000", wrapper=("prlimit", "--as=1500000000"))
         self.assert_stores_no_more_than(coordd, b"of the 1430 MiB of address space that it may have")
 
     @unittest.skipUnless(can_show_control_groups(), "no mount namespaces here: they need root, or unshare --map-root-user")
     def test_nor_the_memory_that_its_control_group_leaves_it(self):
-        coordd = self.coordd(wrapper=in_control_group(GROUP_MIB << 20))
+        coordd = self.coordd("--max-bytes-per-owner", "8000000000", wrapper=in_control_group(GROUP_MIB << 20))
         self.assert_stores_no_more_than(coordd, b"of the %d MiB of memory that it may have" % GROUP_MIB)
 
     def test_who_speaks_no_tls_where_it_is_wanted_hears_so(self):
