@@ -73,8 +73,7 @@ constexpr absl::string_view kPolicy =
 std::string Written(const HttpResponse& response, bool with_body) {
   return absl::StrCat("HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
                       "\r\nContent-Type: ", response.content_type,
-                      "\r\nContent-Length: ", response.body.size(),
-                      "\r\n", kPolicy,
+                      "\r\nContent-Length: ", response.body.size(), "\r\n", kPolicy,
                       response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
                       "Connection: close\r\n\r\n", with_body ? response.body : "");
 }

@@ -46,7 +46,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
     std::shared_ptr<const Caller> caller;
     AuditLog& audit;
     MetricsAddressRule& metrics_addresses;
-    uint64_t job = 0;  // stands for the job that its first message names
+    // Stands for the job that its first message names. Touched by whoever has the read turn.
+    uint64_t job = 0;
   };
 
   // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
