@@ -24,7 +24,8 @@ def run_rank(marker):
     elastic.on_members_changed(lambda place: heard.append(place.size))
     if _basics.rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    wait_until(lambda: worker.read_place().size == 2)
+    # Callbacks are called by another thread, once the place can be read.
+    wait_until(lambda: worker.read_place().size == 2 and heard)
     assert heard == [2], heard
     if _basics.rank() == 1:
         wait_until(lambda: os.path.exists(marker))
