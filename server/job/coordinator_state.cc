@@ -270,17 +270,18 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
 }
 
 absl::Status CoordinatorState::MayTraceOneMore(const JobState& job) const {
-  int64_t all = 0, own = 0;
+  int64_t all = 0, own = 0;  // none is an owner's where nobody's certificate is known
   for (const auto& [name, other] : jobs_) {
-    all += other->traced() ? 1 : 0;
-    own += other->traced() && other->owner() == job.owner() ? 1 : 0;
+    if (!other->traced()) continue;
+    ++all;
+    own += !job.owner().empty() && other->owner() == job.owner() ? 1 : 0;
   }
-  const bool is_owned = !job.owner().empty();
-  if (all < kMaxTraces && (own < kMaxTracesPerOwner || !is_owned)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      own < kMaxTracesPerOwner || !is_owned ? absl::StrCat(all, " traces")
-                                            : absl::StrCat(own, " traces of jobs of ", job.owner()),
-      " are under way already: try again when one has ended"));
+  if (all < kMaxTraces && own < kMaxTracesPerOwner) return absl::OkStatus();
+  const std::string whose =
+      own < kMaxTracesPerOwner ? "" : absl::StrCat(" of jobs of ", job.owner());
+  return absl::ResourceExhaustedError(
+      absl::StrCat(own < kMaxTracesPerOwner ? all : own, " traces", whose,
+                   " are under way already: try again when one has ended"));
 }
 
 void CoordinatorState::OnTraceCall(const TraceCall& in, const Turn& turn) {

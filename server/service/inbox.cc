@@ -12,19 +12,21 @@ Query Nothing() {
 }  // namespace
 
 // Who has waited was promised room.
-bool Inbox::HasRoomLocked(const Arrival& arrival) const {
-  if (arrival.has_waited) return true;
-  if (items_.size() >= capacity_ || waiting_.HasOf(arrival.bytes)) return false;
-  return WaitingLine::IsSmall(arrival.bytes) || large_bytes_ == 0 ||
-         large_bytes_ + arrival.bytes <= kLargeBytes;
+bool Inbox::HasRoomLocked(const Arrival* arrival) const {
+  if (arrival != nullptr && arrival->has_waited) return true;
+  if (items_.size() >= capacity_) return false;
+  if (arrival == nullptr) return true;
+  if (waiting_.HasOf(arrival->bytes)) return false;
+  return WaitingLine::IsSmall(arrival->bytes) || large_bytes_ == 0 ||
+         large_bytes_ + arrival->bytes <= kLargeBytes;
 }
 
-void Inbox::TakeLocked(Item&& item, const Arrival& arrival, absl::Time now) {
+void Inbox::TakeLocked(Item&& item, const Arrival* arrival, absl::Time now) {
   items_.push_back({std::move(item), now});
-  if (!WaitingLine::IsSmall(arrival.bytes)) large_bytes_ += arrival.bytes;
+  if (arrival != nullptr && !WaitingLine::IsSmall(arrival->bytes)) large_bytes_ += arrival->bytes;
 }
 
-bool Inbox::Offer(Item&& item, const Arrival& arrival) {
+bool Inbox::Add(Item&& item, const Arrival* arrival) {
   const absl::Time now = clock_.Now();
   {
     MutexLock lock(&mu_);
@@ -36,13 +38,17 @@ bool Inbox::Offer(Item&& item, const Arrival& arrival) {
   return true;
 }
 
+bool Inbox::Offer(Item&& item) { return Add(std::move(item), nullptr); }
+
+bool Inbox::Offer(Item&& item, const Arrival& arrival) { return Add(std::move(item), &arrival); }
+
 bool Inbox::OfferAndTurn(Item&& item) {
   const absl::Time now = clock_.Now();
   bool mine = false;
   {
     MutexLock lock(&mu_);
-    if (closed_ || !HasRoomLocked({})) return false;
-    TakeLocked(std::move(item), {}, now);
+    if (closed_ || !HasRoomLocked(nullptr)) return false;
+    TakeLocked(std::move(item), nullptr, now);
     mine = !in_turn_ && turn_ != nullptr;
     if (mine) {
       in_turn_ = true;
@@ -63,8 +69,8 @@ bool Inbox::Offer(Item&& item, const Arrival& arrival, const WakeRule::Report& r
   bool wake = false, mine = false;
   {
     MutexLock lock(&mu_);
-    if (closed_ || !HasRoomLocked(arrival)) return false;
-    TakeLocked(std::move(item), arrival, now);
+    if (closed_ || !HasRoomLocked(&arrival)) return false;
+    TakeLocked(std::move(item), &arrival, now);
     const WakeRule::Worth worth = rule_.Hear(report);
     if (worth == WakeRule::Worth::kCompletes && !in_turn_ && turn_ != nullptr) {
       in_turn_ = mine = true;

@@ -50,8 +50,9 @@ class Inbox {
   // turns.
   void SetTurn(std::function<void()> turn) { turn_ = std::move(turn); }
 
-  // How a message comes: its size on the wire, and whether it has waited and this is its turn
-  // (WaitForRoom).
+  // How a message of a session comes: its size on the wire, and whether it has waited and this is
+  // its turn (WaitForRoom). What comes without one is a call, which cannot wait: it is taken while
+  // there is room, whoever waits.
   struct Arrival {
     size_t bytes = 0;
     bool has_waited = false;
@@ -59,7 +60,7 @@ class Inbox {
   // What a client sent. False when full, while others of its kind wait, or closed: `item` is then
   // untouched.
   bool Offer(Item&& item, const Arrival& arrival);
-  bool Offer(Item&& item) { return Offer(std::move(item), Arrival()); }
+  bool Offer(Item&& item);
   // The same for what its sender waits for: takes a turn at once, unless somebody has it.
   bool OfferAndTurn(Item&& item);
   // Offers a message that says what is ready. May take a turn.
@@ -91,8 +92,9 @@ class Inbox {
   size_t size() const;
 
  private:
-  bool HasRoomLocked(const Arrival& arrival) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeLocked(Item&& item, const Arrival& arrival, absl::Time now)
+  bool Add(Item&& item, const Arrival* arrival);
+  bool HasRoomLocked(const Arrival* arrival) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeLocked(Item&& item, const Arrival* arrival, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -61,6 +61,7 @@ class CoordinatorAccessTest : public testing::Test {
     *message.mutable_join() = JoinOf(absl::StrCat("w", ++session_), node);
     message.mutable_join()->set_job(job);
     message.mutable_join()->set_token(token);
+    message.mutable_join()->set_traces(true);
     message.mutable_join()->mutable_limits()->set_min_workers(1);
     message.mutable_join()->mutable_limits()->set_max_workers(1);
     const Effects effects =
@@ -280,6 +281,18 @@ TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
   // Who needs no token may bring a wrong one.
   for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
     EXPECT_THAT(*Sees(alice_, "train", "old"), ElementsAre("train"));
+}
+
+TEST_F(CoordinatorAccessTest, OneOwnerLeavesATraceForAnother) {
+  for (const char* job : {"one", "two", "three"}) ASSERT_THAT(Join(alice_, job, "a"), IsOk());
+  ASSERT_THAT(Join(bob_, "four", "b"), IsOk());
+  for (const char* job : {"one", "two"}) EXPECT_THAT(Trace(alice_, job), IsOk());
+  const absl::Status third = Trace(alice_, "three");
+  EXPECT_EQ(third.code(), Code::kResourceExhausted);
+  EXPECT_EQ(third.message(),
+            "2 traces of jobs of launcher/alice are under way already: try again when one has "
+            "ended");
+  EXPECT_THAT(Trace(bob_, "four"), IsOk());
 }
 
 TEST_F(CoordinatorAccessTest, WithoutTlsNobodyOwnsAnything) {

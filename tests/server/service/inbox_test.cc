@@ -69,6 +69,15 @@ TEST(Inbox, WhoComesNowDoesNotOvertakeWhoWaits) {
   EXPECT_TRUE(resumed);
 }
 
+// A call of the store, a question of an operator, /readyz.
+TEST(Inbox, WhatCannotWaitIsTakenWhoeverDoes) {
+  Inbox inbox(Clock::Real());
+  inbox.WaitForRoom({.bytes = 0, .resume = [] {}});
+  EXPECT_FALSE(inbox.Offer(Ended(1), {.bytes = 0}));
+  EXPECT_TRUE(inbox.Offer(Ended(2)));
+  EXPECT_TRUE(inbox.OfferAndTurn(Ended(3)));
+}
+
 // Who was called and has gone in the meantime offers nothing.
 TEST(Inbox, HasAnotherTurnWhileSomebodyWaits) {
   Inbox inbox(Clock::Real());
