@@ -1,5 +1,6 @@
-"""Training steps of torch's DistributedDataParallel over torch's own process group (NCCL; Gloo on the CPU) beside coordd's two
-ways, on the same model and in the same processes, in turns: DistributedDataParallel with coordd's hook, and DistributedOptimizer.
+"""Training steps of torch's DistributedDataParallel over torch's own process group (NCCL; Gloo on the CPU) beside coordd's three
+ways, on the same model and in the same processes, in turns: DistributedDataParallel with coordd's hook, DistributedOptimizer, and
+DistributedDataParallel over a process group of coordd's.
 
     coordrun -np 2 -- bash -c 'NCCL_HOSTID=rank$COORDD_RANK exec python3 bench/gpu/ddp.py'    # two ranks on one GPU
     coordrun -np 2 -- python3 bench/gpu/ddp.py --device cpu --layers 1 --width 64             # for mistakes only
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import coordd.torch as hvd
+import coordd.torch.distributed  # noqa: F401  (the backend)
 
 BAR = 1.05
 COLUMNS = "way,ranks,parameters,dtype,rounds,steps,p50_step_ms,min_step_ms,max_step_ms"
@@ -129,6 +131,10 @@ def with_optimizer(model, optimizer):
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
 
+def with_backend(model, optimizer):
+    return DistributedDataParallel(model, process_group=dist.new_group(backend="coordd")), optimizer
+
+
 def caveat(device):
     if device.type == "cpu":
         return "; on the CPU over Gloo: no figure of NCCL"
@@ -175,6 +181,7 @@ def main():
         print(COLUMNS, flush=True)
     same = [compare("coordd_hook", with_hook, options, device)]
     same.append(compare("coordd_optimizer", with_optimizer, options, device))
+    same.append(compare("coordd_backend", with_backend, options, device))
     hvd.barrier()
     dist.destroy_process_group()
     hvd.shutdown()

@@ -52,7 +52,7 @@ class Setup:
 
     def __init__(self, build, python, kills, max_bytes):
         self.build, self.python, self.kills, self.max_bytes = build, python, kills, max_bytes
-        self.has_torch = None
+        self.has_torch = self.has_jax = None
         self.gpus = len(glob.glob("/dev/nvidia[0-9]*"))
         # All stages are to have one NCCL: torch's, which is the one in the process where torch is, unless another is named.
         library = os.environ.get("COORDD_NCCL_LIBRARY") or self.nccl_of_torch()
@@ -104,6 +104,12 @@ class Setup:
         return {"COORDD_ALLOW_SHARED_GPU": "1", "PYTHONPATH": os.path.join(TREE, "client", "python"),
                 "COORDD_LIBRARY": os.path.join(self.build, "lib", "libcoordd.so"), "PYTHONUNBUFFERED": "1"}
 
+    def lacks_jax(self):
+        """Of coordd.jax: likewise."""
+        if self.has_jax is None:
+            self.has_jax, _ = self.asks_python("import jax, sys; sys.exit(jax.default_backend() != 'gpu')")
+        return "" if self.has_jax else f"coordd.jax is not tested: {self.python} has no jax with CUDA"
+
     def ranks(self, count, *command):
         """A command of `count` ranks, each a host of its own as far as NCCL knows: else it refuses two on one GPU."""
         return [self.program("coordrun"), "-np", str(count), "--", "bash", "-c", 'NCCL_HOSTID=rank$COORDD_RANK exec "$0" "$@"',
@@ -125,6 +131,8 @@ def call_one(setup):
     driver_probe = setup.test("gpu_driver_probe")
     nccl_probe = os.path.join(TREE, "tests", "gpu", "nccl_probe.py")
     torch = os.path.join(TREE, "tests", "gpu", "torch_on_cuda.py")
+    killed = os.path.join(TREE, "tests", "gpu", "c10d_killed.py")
+    jax = os.path.join(TREE, "tests", "frameworks", "tensorflow", "jax_ranks.py")
     kernels = setup.test("device_kernels_test")
     return [
         Stage("facts", 1, 60, "driver, libraries, devices, network, check-build", ["bash", "-c", FACTS, setup.python, setup.build]),
@@ -139,7 +147,22 @@ def call_one(setup):
         jobs(setup, "killed", 1, 150, "a rank killed in training, three times", KILLED, kills=3),
         *(Stage(f"torch-{ranks}", 1, 120, f"coordd.torch on CUDA tensors, {ranks} rank(s)", setup.ranks(ranks, setup.python, torch),
                 setup.with_torch(), needs=setup.lacks_torch, note=setup.note(ranks)) for ranks in (1, 2)),
+        *(c10d(setup, ranks) for ranks in (1, 2)),
+        Stage("c10d-killed", 1, 60, "one of two ranks of torch.distributed over coordd killed", [setup.python, killed],
+              setup.with_torch(), needs=setup.lacks_torch, note=setup.note(2)),
+        *(Stage(f"jax-{ranks}", 1, 120, f"coordd.jax on a GPU, {ranks} rank(s)", setup.ranks(ranks, setup.python, jax),
+                {**setup.with_torch(), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, needs=setup.lacks_jax, note=setup.note(ranks))
+          for ranks in (1, 2)),
     ]
+
+
+def c10d(setup, ranks):
+    """Checks of coordd as a backend of torch.distributed, on tensors that are on a GPU where nothing else is said."""
+    program = os.path.join(TREE, "tests", "frameworks", "torch", "c10d_ranks.py")
+    return Stage(f"c10d-{ranks}", 1, 180, f"torch.distributed over coordd on CUDA tensors, {ranks} rank(s)",
+                 [setup.python, program, str(ranks), "check_c10d_gpu", "check_c10d_collectives", "check_c10d_works", "check_c10d_training"],
+                 {**setup.with_torch(), "COORDD_TEST_DEVICE": "cuda", "COORDD_TEST_NAMES": "1", "COORDD_TEST_PATIENCE_S": "150"},
+                 needs=setup.lacks_torch, note=setup.note(ranks))
 
 
 def call_two(setup):
@@ -175,6 +198,9 @@ def call_three(setup):
     stages = [Stage(name, 3, 200, f"training by torch's DDP over NCCL beside coordd's, {ranks} rank(s)",
                     setup.ranks(ranks, setup.python, ddp, *more), setup.with_torch(), needs=setup.lacks_torch, note=setup.note(ranks))
               for name, ranks, more in (("ddp-2", 2, ()), ("ddp-bfloat16", 2, ("--dtype", "bfloat16")), ("ddp-1", 1, ()))]
+    stages.append(Stage("c10d-bench", 3, 120, "torch.distributed.all_reduce over coordd beside NCCL, 2 rank(s)",
+                        setup.ranks(2, setup.python, os.path.join(TREE, "bench", "gpu", "c10d.py")), setup.with_torch(),
+                        needs=setup.lacks_torch, note=setup.note(2)))
     stages.append(jobs(setup, "kills", 3, 400, f"a rank killed in training, {setup.kills} times", (ALONE, SURVIVORS), kills=setup.kills))
     if setup.gpus > 1:
         # Hosts of two ranks, which share the GPUs: the hierarchy beside NCCL alone, both over this machine's loopback.

@@ -5,7 +5,8 @@
 For each of the sizes so many ranks are forked, since torch takes seconds to import: init_process_group("coordd"), then every function of
 the given modules whose name starts with ``check_``, in their order in the file, on all ranks in step. The first that fails anywhere
 prints its traceback and ends the run. COORDD_TEST_ONLY: a part of the names of what is run;
-COORDD_TEST_NAMES=1: says how long each has taken.
+COORDD_TEST_NAMES=1: says how long each has taken. COORDD_TEST_DEVICE=cuda: on GPUs, but for what is marked by on_host; ranks may share
+one.
 """
 
 import datetime
@@ -21,6 +22,7 @@ import traceback
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(ROOT, "client", "python"))
 
+DEVICE = os.environ.get("COORDD_TEST_DEVICE", "cpu")
 PATIENCE_S = float(os.environ.get("COORDD_TEST_PATIENCE_S", "240"))  # a run that is stuck says where
 
 try:
@@ -31,6 +33,21 @@ except ImportError as missing:
     sys.exit(77)
 
 
+def on_host(check):
+    """A check that is for tensors in host memory."""
+    check.on_host = True
+    return check
+
+
+def own_device(rank):
+    """torch's, on which tensors are made from then on."""
+    if DEVICE == "cpu":
+        return
+    os.environ.update(COORDD_ALLOW_SHARED_GPU="1", NCCL_HOSTID=f"rank{rank}")  # else NCCL refuses two ranks on one GPU
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.set_default_device("cuda")
+
+
 def torch_version():
     return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
@@ -38,7 +55,8 @@ def torch_version():
 def run(name):
     module = importlib.import_module(name)
     checks = [value for key, value in vars(module).items()
-              if key.startswith("check_") and callable(value) and os.environ.get("COORDD_TEST_ONLY", "") in key]
+              if key.startswith("check_") and callable(value) and os.environ.get("COORDD_TEST_ONLY", "") in key
+              and (DEVICE == "cpu" or not hasattr(value, "on_host"))]
     began = time.monotonic()
     for check in checks:
         try:
@@ -97,6 +115,7 @@ def be_rank(rank, size, folder):
     try:
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
         torch.set_num_threads(1)
+        own_device(rank)
         dist.init_process_group("coordd", init_method=f"file://{folder}/store", rank=rank, world_size=size,
                                 timeout=datetime.timedelta(seconds=120))
         for name in sys.argv[2:]:

@@ -5,7 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from c10d_ranks import torch_version
+from c10d_ranks import DEVICE, on_host, torch_version
 
 OPS = dist.ReduceOp
 
@@ -82,6 +82,7 @@ def check_layouts():
         equal(tensor, torch.full(tensor.shape, float(size - 1)))
 
 
+@on_host
 def check_sparse():
     rank, size = ranks()
     tensor = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 1,))
@@ -103,12 +104,12 @@ def check_coalesced_forms():
     equal(tensors[2], torch.full((2, 2), float(size)))
     if torch_version() >= (2, 14):
         tensors, outputs = [torch.ones(2), torch.ones(3)], [torch.empty(2 * size), torch.empty(3 * size)]
-        with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        with dist._coalescing_manager(device=torch.device(DEVICE), async_ops=True) as manager:
             for tensor in tensors:
                 dist.all_reduce(tensor)
         manager.wait()
         equal(tensors[1], torch.full((3,), float(size)))
-        with dist._coalescing_manager(device=torch.device("cpu")):
+        with dist._coalescing_manager(device=torch.device(DEVICE)):
             for output, tensor in zip(outputs, tensors):
                 dist.all_gather_into_tensor(output, tensor)
         equal(outputs[1], torch.full((3 * size,), float(size)))
@@ -213,7 +214,7 @@ def check_wrong_arguments_are_refused_by_a_sentence_and_nothing_is_left():
     refused(errors, "expected a rank of the group", lambda: _group().broadcast([torch.ones(1)], _from(size)))
     refused(errors, "one block for each rank", lambda: dist.reduce_scatter_tensor(torch.empty(3), torch.empty(3 * size + 1)))
     refused(errors, "all_gather", lambda: dist.all_gather([torch.empty(1)] * (size + 1), torch.ones(1)))
-    refused(errors, "host memory", lambda: _group().allreduce([torch.ones(2, device="meta")]))
+    refused(errors, "a tensor on meta: expected cpu or cuda", lambda: _group().allreduce([torch.ones(2, device="meta")]))
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     equal(tensor, [float(size)])
@@ -263,6 +264,8 @@ def check_many_groups_one_after_the_other():
 
 def check_groups_use_one_worker_and_have_operations_of_their_own():
     rank, size = ranks()
+    if size == 1:
+        return
     first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
     if rank < 2:
         threads = len(os.listdir("/proc/self/task"))
@@ -279,7 +282,8 @@ def check_groups_use_one_worker_and_have_operations_of_their_own():
             uneven = torch.empty(2 * (rank + 1))
             dist.all_to_all_single(uneven, torch.full((3,), value + rank), [rank + 1] * 2, [1, 2], group=group)
             equal(uneven, torch.tensor([value, value + 1]).repeat_interleave(rank + 1))
-            dist.monitored_barrier(group)
+            if torch_version() >= (2, 14):  # before, torch asks a backend called gloo alone
+                dist.monitored_barrier(group)
         dist.destroy_process_group(third)
     else:  # torch counts the calls, and names later groups by it
         dist.destroy_process_group(dist.new_group([rank], use_local_synchronization=True))

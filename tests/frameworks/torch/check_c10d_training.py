@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from c10d_ranks import torch_version
+from c10d_ranks import DEVICE, on_host, torch_version
 from check_c10d_collectives import equal, ranks
 
 STEPS = 3
@@ -23,9 +23,10 @@ def model(seed=11):
     return nn.Sequential(nn.Linear(6, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 2)).double()
 
 
-def inputs(step):
-    rank = dist.get_rank()
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * step + rank), dtype=torch.float64)
+def inputs(step, rank=None):
+    """Of this rank, or of another."""
+    generator = torch.Generator().manual_seed(100 * step + (dist.get_rank() if rank is None else rank))
+    return torch.randn(4, 6, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE)
 
 
 def train(wrapped, optimizer=None):
@@ -70,6 +71,7 @@ def check_ddp_hooks_and_no_sync():
         assert torch.allclose(gradient, expected, atol=1e-3)
 
 
+@on_host
 def check_uneven_inputs_and_sparse_gradients():
     from torch.distributed.algorithms.join import Join
     rank, size = ranks()
@@ -110,13 +112,13 @@ def check_device_mesh_and_dtensor():
     from torch.distributed._tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.device_mesh import init_device_mesh
     size = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(DEVICE, (size,))
     full = torch.arange(4.0 * size).view(2 * size, 2)
     sharded = distribute_tensor(full, mesh, [Shard(0)])
     equal(sharded.full_tensor(), full)
     if size > 1 or torch_version() >= (2, 14):  # torch 2.4 cannot plan a product on a mesh of one
         equal((sharded @ sharded.t().redistribute(mesh, [Replicate()])).full_tensor(), full @ full.t())
-    two = init_device_mesh("cpu", (1, size), mesh_dim_names=("dp", "tp"))
+    two = init_device_mesh(DEVICE, (1, size), mesh_dim_names=("dp", "tp"))
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=two["tp"].get_group())
     equal(tensor, [float(size)])
@@ -129,7 +131,7 @@ def check_fsdp2_trains_as_over_gloo():
     from torch.distributed.fsdp import fully_shard
     results = []
     for backend in ("gloo", "coordd"):
-        mesh = DeviceMesh.from_group(group_of(backend), "cpu")
+        mesh = DeviceMesh.from_group(group_of(backend), DEVICE)
         sharded = model()
         for layer in sharded:
             if isinstance(layer, nn.Linear):
@@ -154,7 +156,7 @@ def check_tensor_parallel():
     plain = nn.Sequential(nn.Linear(8, 4 * size), nn.ReLU(), nn.Linear(4 * size, 8))
     data = torch.randn(3, 8)
     expected = plain(data)
-    parallel = parallelize_module(plain, init_device_mesh("cpu", (size,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    parallel = parallelize_module(plain, init_device_mesh(DEVICE, (size,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
     assert torch.allclose(parallel(data), expected, atol=1e-5)
 
 
@@ -181,7 +183,7 @@ def check_pipeline():
     rank, size = ranks()
     torch.manual_seed(0)
     layers = [nn.Linear(4, 4) for _ in range(size)]
-    stage = PipelineStage(layers[rank], rank, size, torch.device("cpu"))
+    stage = PipelineStage(layers[rank], rank, size, torch.device(DEVICE))
     schedule = ScheduleGPipe(stage, 2, loss_fn=lambda output, target: (output - target).pow(2).mean())
     data, target = torch.ones(4, 4), torch.zeros(4, 4)
     if rank == 0:
@@ -195,6 +197,7 @@ def check_pipeline():
         schedule.step()
 
 
+@on_host
 def check_a_loader_with_workers_that_fork_and_spawn():
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     for context in ("fork", "spawn") if dist.get_rank() == 0 else ("fork",):

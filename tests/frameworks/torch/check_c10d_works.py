@@ -6,7 +6,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from c10d_ranks import torch_version
+from c10d_ranks import DEVICE, on_host, torch_version
 from check_c10d_collectives import equal, ranks, refused
 
 
@@ -118,11 +118,12 @@ def check_a_signal_interrupts_a_call_that_then_goes_on():
 
 def check_ten_thousand_outstanding_works():
     rank, size = ranks()
-    tensors = [torch.full((2,), float(number)) for number in range(10000)]
+    count = 10000 if DEVICE == "cpu" else 500  # ranks that share a GPU take turns of milliseconds
+    tensors = [torch.full((2,), float(number)) for number in range(count)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in works:
         work.wait()
-    equal(torch.stack(tensors)[:, 0], torch.arange(10000.0) * size)
+    equal(torch.stack(tensors)[:, 0], torch.arange(float(count)) * size)
 
 
 def check_works_that_nobody_keeps():
@@ -162,6 +163,7 @@ def check_sends_and_receives():
     work.wait()
 
 
+@on_host
 def check_receives_from_any_source():
     rank, size = ranks()
     if size == 1:

@@ -1,8 +1,41 @@
-"""Streams of a GPU on which gradients are made. See coordd.torch._gradients."""
+"""What the library is told of a GPU's streams, and the streams on which gradients are made (coordd.torch._gradients)."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional, Sequence
 
 import torch
+
+from coordd import _library, _native
+
+
+class OnStream(_native.OnDevice):
+    """Tensors on one GPU. Where the stream that uses the result is not the one on which memory was made, torch's allocator
+    has to know, or it would give the memory away while the stream still uses it."""
+
+    def __init__(self, device: torch.device, tensors: Sequence[Optional[torch.Tensor]]):
+        self._device = device
+        self._tensors = [tensor for tensor in tensors if tensor is not None and tensor.is_cuda]
+
+    def current_stream(self) -> int:
+        stream = torch.cuda.current_stream(self._device)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
+        return stream.cuda_stream
+
+
+def on_device(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[OnStream]:
+    """None: they are in host memory."""
+    for tensor in tensors:
+        if tensor is not None and tensor.is_cuda:
+            return OnStream(tensor.device, tensors)
+    return None
+
+
+def place_on_device(structure, tensor: torch.Tensor) -> None:
+    """In a coordd_tensor_t: where it is, and torch's current stream there."""
+    if tensor.is_cuda:
+        structure.device_kind = _library.CUDA
+        structure.device_index = tensor.device.index or 0
+        structure.stream = torch.cuda.current_stream(tensor.device).cuda_stream
 
 
 def _is_on_gpu(tensor: torch.Tensor) -> bool:

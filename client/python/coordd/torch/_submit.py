@@ -13,6 +13,7 @@ from coordd._prepared_store import PreparedStore
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch._layout import MAX_DIMENSIONS, address, addresses, all_staged, check, staged, wire_shape
+from coordd.torch._streams import on_device, place_on_device
 
 _store = PreparedStore()
 _groups = PreparedStore()
@@ -52,35 +53,6 @@ def size_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class _OnStream(_native.OnDevice):
-    """Tensors on one GPU. Where the stream that uses the result is not the one on which memory was made, torch's allocator
-    has to know, or it would give the memory away while the stream still uses it."""
-
-    def __init__(self, device: torch.device, tensors: Sequence[Optional[torch.Tensor]]):
-        self._device = device
-        self._tensors = [tensor for tensor in tensors if tensor is not None and tensor.is_cuda]
-
-    def current_stream(self) -> int:
-        stream = torch.cuda.current_stream(self._device)
-        for tensor in self._tensors:
-            tensor.record_stream(stream)
-        return stream.cuda_stream
-
-
-def _on_device(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[_OnStream]:
-    for tensor in tensors:
-        if tensor is not None and tensor.is_cuda:
-            return _OnStream(tensor.device, tensors)
-    return None
-
-
-def _place_on_device(structure, tensor: torch.Tensor) -> None:
-    if tensor.is_cuda:
-        structure.device_kind = _library.CUDA
-        structure.device_index = tensor.device.index or 0
-        structure.stream = torch.cuda.current_stream(tensor.device).cuda_stream
-
-
 def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Optional[torch.Tensor], process_set: int,
            prescale_factor: float = 1.0, postscale_factor: float = 1.0, output_bytes: int = 0) -> Work:
     """Queues one tensor and returns. `extra`: ctypes arguments between the tensor and the options. `output`: where the
@@ -109,7 +81,7 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
     status = function(worker.pointer, prepared.reference, *extra, options, prepared.work_reference)
     if status != 0:
         raise _native.call_error(status, name)
-    work = Work((prepared.work.value,), name, None if tensor.is_cpu else _on_device((tensor, output)))
+    work = Work((prepared.work.value,), name, None if tensor.is_cpu else on_device((tensor, output)))
     if tensor.is_cpu:  # the next one of this name may be elsewhere, or come on another stream
         _store.give_back(key, prepared)
     return work
@@ -120,7 +92,7 @@ def _prepare(name: str, tensor: torch.Tensor) -> Prepared:
     dtype = check(tensor, name)
     _check_name(name)
     prepared = Prepared(name, wire_shape(tensor), dtype)
-    _place_on_device(prepared.structure, tensor)
+    place_on_device(prepared.structure, tensor)
     return prepared
 
 
@@ -184,8 +156,8 @@ def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tens
     if group is None or group.shapes != shapes or group.dtypes != dtypes or not on_cpu:
         group = _prepare_group(name, tensors, shapes, dtypes, outputs)
     group.prepared.place(inputs, places)
-    on_device = None if on_cpu else _on_device([*tensors, *(outputs or ())])
-    work = group.prepared.submit(function, worker.pointer, extra, options, on_device)
+    place = None if on_cpu else on_device([*tensors, *(outputs or ())])
+    work = group.prepared.submit(function, worker.pointer, extra, options, place)
     if on_cpu:
         _groups.give_back(key, group)
     return work
@@ -213,7 +185,7 @@ def _prepare_group(name: str, tensors: Sequence[torch.Tensor], shapes: List, dty
     numbers = [check(tensor, own) for tensor, own in zip(tensors, own_names)]
     prepared = PreparedGroup(name, own_names, list(map(wire_shape, tensors)), numbers)
     for index, tensor in enumerate(tensors):
-        _place_on_device(prepared.structure(index), tensor)
+        place_on_device(prepared.structure(index), tensor)
         if outputs is not None:  # its size follows from the shape
             prepared.structure(index).output_capacity_bytes = size_bytes(outputs[index])
     return _Group(prepared, shapes, dtypes)

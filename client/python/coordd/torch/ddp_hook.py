@@ -7,16 +7,14 @@ The process group that DistributedDataParallel asks for may be Gloo's: it is use
 the start, and not for gradients. The ranks of both are the same processes; their numbers may differ.
 """
 
-import contextlib
-import queue
-import threading
-from typing import Dict, Optional
+from typing import Optional
 
 import torch
 import torch.distributed as dist
 
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
+from coordd.torch._completions import Completions
 from coordd.torch._futures import Promise
 from coordd.torch._graphs import is_captured
 from coordd.torch._usage import owner_numbers
@@ -37,44 +35,7 @@ class HookState:
 _DEFAULT = HookState()
 
 
-class _Completions:
-    """One thread that waits for submitted buckets, in their order, and completes their futures: the backward pass goes on
-    meanwhile, and DistributedDataParallel waits for the futures at its end."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._queue = None
-        self._streams: Dict[torch.device, torch.cuda.Stream] = {}  # used by the thread alone
-
-    def add(self, handle: int, device: torch.device, finish, promise: Promise) -> None:
-        with self._lock:
-            if self._queue is None:
-                self._queue = queue.SimpleQueue()
-                threading.Thread(target=self._run, args=(self._queue,), name="coordd-ddp", daemon=True).start()
-        self._queue.put((handle, device, finish, promise))
-
-    def _on_stream(self, device: torch.device):
-        """On a GPU a stream of this thread's own waits for the result, and the future carries that on to whoever waits for
-        it: no thread waits for the device."""
-        if device.type != "cuda":
-            return contextlib.nullcontext()
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return torch.cuda.stream(self._streams[device])
-
-    def _run(self, pending) -> None:
-        while True:
-            handle, device, finish, promise = pending.get()
-            try:
-                with self._on_stream(device):
-                    mpi_ops.synchronize(handle)
-                    promise.set_result(finish())
-            except Exception as failure:  # handed to whoever waits for the future
-                promise.set_exception(failure)
-            del handle, finish, promise
-
-
-_completions = _Completions()
+_completions = Completions("coordd-ddp")
 
 
 def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: ignore[name-defined]
@@ -90,15 +51,15 @@ def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: 
     promise = Promise(devices)
 
     def finish() -> torch.Tensor:
+        mpi_ops.synchronize(handle)
         if submitted is not buffer:
             buffer.copy_(state.compression.decompress(submitted, context))
         return buffer
 
     if is_captured(buffer):  # a thread of ours, on a stream of its own, has no part in the capture
-        mpi_ops.synchronize(handle)
         promise.set_result(finish())
         return promise.future
-    _completions.add(handle, buffer.device, finish, promise)
+    _completions.add(buffer.device, finish, promise)
     return promise.future
 
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 import torch
 
 from coordd.torch.distributed._channel import Channel
+from coordd.torch.distributed._gpu import GpuCalls
 from coordd.torch.distributed._lane import Lane
 from coordd.torch.distributed._ops import DTYPES
 from coordd.torch.distributed._works import Done, Started, Work
@@ -28,19 +29,23 @@ def write_back(own: torch.Tensor, tensor: torch.Tensor) -> None:
         tensor.copy_(own)
 
 
-def require_host(what: str, *lists: Sequence[torch.Tensor]) -> None:
-    """RuntimeError: memory of a device."""
+def on_gpu(what: str, *lists: Sequence[torch.Tensor]) -> bool:
+    """Whether they are on a GPU, rather than in host memory. RuntimeError: not all on one, or on something else."""
+    device = None
     for tensors in lists:
         for tensor in tensors:
-            if not tensor.is_cpu:
-                raise RuntimeError(f"{what}: a tensor on {tensor.device}, but this backend serves host memory: use "
-                                   '"cpu:coordd,cuda:nccl", or coordd.torch for tensors on GPUs')
+            if not (tensor.is_cpu or tensor.is_cuda):
+                raise RuntimeError(f"{what}: a tensor on {tensor.device}: expected cpu or cuda")
+            if device is None:
+                device = tensor.device
+            elif tensor.device != device:
+                raise RuntimeError(f"{what}: tensors on {device} and on {tensor.device}: expected one device")
+    return device is not None and device.type == "cuda"
 
 
 def require_one(what: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(tensors) != 1:
         raise ValueError(f"{what}: a list of {len(tensors)} tensors: expected one")
-    require_host(what, tensors)
     return tensors[0]
 
 
@@ -66,6 +71,7 @@ class Calls:
         self._channel = channel
         self._rank_, self._size_ = channel.rank, channel.size
         self._lane = Lane()
+        self._gpu = GpuCalls(channel)
         self._done = Done()
         self._sequence = 0
         self._coalescing: Optional[List[Work]] = None
@@ -112,8 +118,17 @@ class Calls:
         self._sequence += 1
         return self._note(Started(native, result, self._channel.comm))
 
+    def _enqueue(self, event: str, call: Callable[..., Work], *arguments: Any) -> Work:
+        """A call on memory of a GPU, whose order is that of torch's streams."""
+        self._sequence += 1
+        if not profiling():
+            return self._note(call(*arguments))
+        with torch.autograd.profiler.record_function(f"coordd:{event}"):
+            return self._note(call(*arguments))
+
     def _drain(self) -> None:
         """Waits for all that was called before."""
+        self._gpu.finish()
         self._lane.drain()
         self._channel.comm.finish(self._channel.timeout_s)
 

@@ -152,11 +152,11 @@ class Channel:
         prepared.words[_native.INPUT_WORD] = out_of.data_ptr() or 64
         prepared.words[_native.OUTPUT_WORD] = target.data_ptr() or 64
         prepared.words[_native.CAPACITY_WORD] = target.numel()
-        work = self._submit("coordd_alltoall_async", prepared, self.set, (c_int64 * self.size)(*splits), c_size_t(self.size))
+        work = self._work("coordd_alltoall_async", prepared, self.set, (c_int64 * self.size)(*splits), c_size_t(self.size))
         try:
             _native.wait_or_keep(work, (target, out_of))
         except CoorddError as error:
-            raise as_backend_error(error) from None
+            raise as_backend_error(error, self.timeout_s) from None
         if self.order is not None:
             at = target.split([received[one] for one in self.order])
             into.copy_(torch.cat([at[one] for one in self._coordd_ranks or ()]))
@@ -167,18 +167,25 @@ class Channel:
     def receive(self, name: str, tensor: torch.Tensor, source: int) -> _native.Work:
         return self._one_to_one("coordd_receive_async", name, tensor, source)
 
-    def _one_to_one(self, function: str, name: str, tensor: torch.Tensor, peer: int) -> _native.Work:
-        own = name if self.set == 0 else f"{self.set}/{name}"  # two ranks may be in several groups
-        prepared = _native.Prepared(own, [tensor.numel() * tensor.element_size()], _BYTES)
-        prepared.words[_native.INPUT_WORD] = prepared.words[_native.OUTPUT_WORD] = tensor.data_ptr() or 64
-        return self._submit(function, prepared, 0, c_int32(self.job_rank(peer)))
+    def name_between(self, name: str) -> str:
+        """Of a message: two ranks may be in several groups."""
+        return name if self.set == 0 else f"{self.set}/{name}"
 
-    def _submit(self, function: str, prepared: _native.Prepared, process_set: int, *arguments: Any) -> _native.Work:
+    def _one_to_one(self, function: str, name: str, tensor: torch.Tensor, peer: int) -> _native.Work:
+        prepared = _native.Prepared(self.name_between(name), [tensor.numel() * tensor.element_size()], _BYTES)
+        prepared.words[_native.INPUT_WORD] = prepared.words[_native.OUTPUT_WORD] = tensor.data_ptr() or 64
+        return self._work(function, prepared, 0, c_int32(self.job_rank(peer)))
+
+    def _work(self, function: str, prepared: _native.Prepared, process_set: int, *arguments: Any) -> _native.Work:
+        return _native.Work((self.submit(function, prepared, process_set, *arguments),), prepared.structure.name.decode(errors="replace"))
+
+    def submit(self, function: str, prepared: _native.Prepared, process_set: int, *arguments: Any) -> Optional[int]:
+        """A named operation of the library; its coordd_work_t."""
         options = _native.call_options(process_set, 1.0, 1.0, self.timeout_s)
         status = _library.library().function(function)(self.job.worker.pointer, prepared.reference, *arguments, options,
                                                        prepared.work_reference)
         self._check(status)
-        return _native.Work((prepared.work.value,), prepared.structure.name.decode(errors="replace"))
+        return prepared.work.value
 
     # --- small values
 

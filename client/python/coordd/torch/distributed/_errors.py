@@ -18,7 +18,8 @@ def backend_error(status: int, timeout_s: Optional[float] = None) -> Exception:
     return dist.DistBackendError(f"coordd: {sentence} [{name}]")  # type: ignore[attr-defined]
 
 
-def as_backend_error(error: BaseException) -> Exception:
+def as_backend_error(error: BaseException, timeout_s: Optional[float] = None) -> Exception:
     """The same for what the package itself has raised."""
     code = getattr(error, "code", "UNKNOWN")
-    return dist.DistBackendError(f"coordd: {error} [{code}]")  # type: ignore[attr-defined]
+    over = "" if code != "DEADLINE_EXCEEDED" or timeout_s is None else f"the timeout of {timeout_s:g} s is over: "
+    return dist.DistBackendError(f"coordd: {over}{error} [{code}]")  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from typing import List, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, misplaced, plain, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, misplaced, on_gpu, plain, require_one, write_back
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -20,8 +20,10 @@ class Exchanges(Calls):
 
     def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
         root = opts.rootRank
-        require_host("broadcast", tensors)
+        is_on_gpu = on_gpu("broadcast", tensors)
         self._require_rank("broadcast", "root", root)
+        if is_on_gpu:
+            return self._enqueue("broadcast", self._gpu.broadcast, tensors, root, tensors)
         if len(tensors) == 1 and plain(tensors[0]):
             started = self._start(tensors[0], tensors, opts, "broadcast", *self._channel.broadcast_of(tensors[0], root))
             if started is not None:
@@ -49,9 +51,10 @@ class Exchanges(Calls):
             if len(input_lists) != 1:
                 raise ValueError(f"scatter: {len(input_lists)} lists of inputs on the root: expected one")
             self._require_length("scatter", "inputs", input_lists[0])
-            require_host("scatter", input_lists[0])
         elif len(input_lists):
             raise ValueError(f"scatter: {len(input_lists)} lists of inputs on rank {self._rank_}, which is not the root: expected none")
+        if on_gpu("scatter", outputs, *input_lists):
+            return self._enqueue("scatter", self._gpu.scatter, output, [part for parts in input_lists for part in parts], root, outputs)
 
         def run():
             everything = output.detach().new_empty((self._size_, *output.shape))
@@ -72,9 +75,11 @@ class Exchanges(Calls):
             if len(output_lists) != 1:
                 raise ValueError(f"gather: {len(output_lists)} lists of outputs on the root: expected one")
             self._require_length("gather", "outputs", output_lists[0])
-            require_host("gather", output_lists[0])
         elif len(output_lists):
             raise ValueError(f"gather: {len(output_lists)} lists of outputs on rank {self._rank_}, which is not the root: expected none")
+        if on_gpu("gather", inputs, *output_lists):
+            outputs = [output for one in output_lists for output in one]
+            return self._enqueue("gather", self._gpu.gather, outputs, input_, root, output_lists)
 
         def run():
             everyone = input_.detach().new_empty((self._size_, *input_.shape))
@@ -97,9 +102,11 @@ class Exchanges(Calls):
         return self.all_gather_single_coalesced([output], [input_], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
-        require_host("all_gather", outputs, inputs)
+        is_on_gpu = on_gpu("all_gather", outputs, inputs)
         for output, input_ in zip(outputs, inputs):
             self._require_blocks("all_gather", output, input_)
+        if is_on_gpu:
+            return self._enqueue("_all_gather_base", self._gpu.allgather, outputs, inputs, outputs)
         if len(outputs) == 1 and self._channel.order is None and plain(outputs[0]) and plain(inputs[0]) \
                 and not misplaced(inputs[0], outputs[0], self._rank_):
             started = self._start((outputs[0], inputs[0]), outputs, opts, "allgather",
@@ -116,12 +123,14 @@ class Exchanges(Calls):
     def allgather(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
         if len(output_lists) != len(inputs):
             raise ValueError(f"all_gather: {len(output_lists)} lists of outputs for {len(inputs)} inputs: expected as many")
+        is_on_gpu = on_gpu("all_gather", inputs, *output_lists)
         for outputs, input_ in zip(output_lists, inputs):
-            require_host("all_gather", outputs, [input_])
             self._require_length("all_gather", "outputs", outputs)
             for output in outputs:
                 if output.dtype != input_.dtype:
                     raise ValueError(f"all_gather: an output of {output.dtype} for an input of {input_.dtype}: invalid tensor type")
+        if is_on_gpu:
+            return self._enqueue("all_gather", self._gpu.allgather_lists, output_lists, inputs, output_lists)
 
         def run():
             for outputs, input_ in zip(output_lists, inputs):
@@ -148,9 +157,11 @@ class Exchanges(Calls):
     # --- from all to all
 
     def all_to_all_single(self, output, input_, output_splits, input_splits, opts=c10d.AllToAllOptions()):
-        require_host("all_to_all", [output], [input_])
+        is_on_gpu = on_gpu("all_to_all", [output], [input_])
         sent = self._splits("input", input_, input_splits)
         received = self._splits("output", output, output_splits)
+        if is_on_gpu:
+            return self._enqueue("all_to_all", self._gpu.exchange, output.detach(), input_.detach(), sent, received, [output])
         even = not input_splits and not output_splits
 
         def run():
@@ -180,9 +191,11 @@ class Exchanges(Calls):
         return list(splits)
 
     def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
-        require_host("all_to_all", outputs, inputs)
+        is_on_gpu = on_gpu("all_to_all", outputs, inputs)
         self._require_length("all_to_all", "outputs", outputs)
         self._require_length("all_to_all", "inputs", inputs)
+        if is_on_gpu:
+            return self._enqueue("all_to_all", self._gpu.alltoall, outputs, inputs, outputs)
 
         def run():
             out_of = torch.cat([_bytes_of(one) for one in inputs])

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from coordd import _native
-from coordd.torch.distributed._calls import Calls, dense, profiling, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, on_gpu, profiling, require_one, write_back
 from coordd.torch.distributed._works import Named, Several, Work
 
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 20e-6, 1e-3
@@ -92,13 +92,17 @@ class PointToPoint(Calls):
         tensor = dense(require_one("send", tensors).detach())
         self._require_rank("send", "destination", dst)
         name = self._name("torch.p2p", self._rank_, dst, tag)
+        if on_gpu("send", tensors):
+            return self._begun("send", self._gpu.send(name, tensor, dst, tensors))
         native = self._channel.send(name, tensor, dst)
         self._hold(native, tensor)
-        return self._begun("send", Named(native, tensors))
+        return self._begun("send", Named(native, tensors, self._channel.timeout_s))
 
     def recv(self, tensors: List[torch.Tensor], src: int, tag: int = 0):
         target = require_one("recv", tensors).detach()
         self._require_rank("recv", "source", src)
+        if on_gpu("recv", tensors):
+            return self._begun("recv", self._gpu.receive(self._name("torch.p2p", src, self._rank_, tag), target, src, tensors))
         with self._asking:
             asked = self._asked.pop((src, tag), None)
         if asked is not None:
@@ -109,10 +113,12 @@ class PointToPoint(Calls):
         native = self._channel.receive(self._name("torch.p2p", src, self._rank_, tag), own, src)
         self._hold(native, own)
         behind = None if own is target else lambda: write_back(own, target)
-        return self._begun("recv", Named(native, tensors, src, behind))
+        return self._begun("recv", Named(native, tensors, self._channel.timeout_s, src, behind))
 
     def recv_anysource(self, tensors: List[torch.Tensor], tag: int = 0):
         tensor = require_one("recv", tensors)
+        if on_gpu("recv", tensors):
+            raise RuntimeError(f"recv: from any source into a tensor on {tensor.device}: expected a source, or host memory")
         size = tensor.numel() * tensor.element_size()
         with self._asking:
             for source in range(self._size_):
@@ -121,7 +127,7 @@ class PointToPoint(Calls):
                 received = torch.empty(size, dtype=torch.uint8)
                 native = self._channel.receive(self._name("torch.p2p", source, self._rank_, tag), received, source)
                 self._hold(native, received)
-                self._asked[source, tag] = (Named(native, None, source), received)
+                self._asked[source, tag] = (Named(native, None, self._channel.timeout_s, source), received)
         return self._begun("recvAnySource", _AnySource(self, tensor, tag))
 
     def _first_of(self, tag: int) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, List
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, misplaced, plain, profiling, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, misplaced, on_gpu, plain, profiling, require_one, write_back
 from coordd.torch.distributed._ops import Reduction, check_reducible, flat_real, reduction_of
 
 _SMALL_BYTES = 64 * 1024  # what is copied into one buffer rather than reduced in several calls
@@ -86,9 +86,11 @@ class Reductions(Calls):
                 started = self._start_seen(tensor, tensors, "allreduce", address, address, tensor.numel(), dtype, reduction.native)
                 if started is not None:
                     return started
-        require_host("all_reduce", tensors)
+        is_on_gpu = on_gpu("all_reduce", tensors)
         for tensor in tensors:
             check_reducible(tensor, reduction)
+        if is_on_gpu:
+            return self._enqueue("all_reduce", self._gpu.allreduce, tensors, reduction, tensors)
         return self._submit("all_reduce", lambda: self._reduce_several(tensors, reduction), tensors, opts)
 
     def _allreduce_now(self, tensor: torch.Tensor, reduction: Reduction):
@@ -116,6 +118,8 @@ class Reductions(Calls):
         tensor, root, reduction = require_one("reduce", tensors), opts.rootRank, reduction_of(opts.reduceOp)
         self._require_rank("reduce", "root", root)
         check_reducible(tensor, reduction)
+        if on_gpu("reduce", tensors):
+            return self._enqueue("reduce", self._gpu.reduce, tensor, root, reduction, tensors)
 
         def run():
             own = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -148,10 +152,12 @@ class Reductions(Calls):
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
         reduction = reduction_of(opts.reduceOp)
-        require_host("reduce_scatter", outputs, inputs)
+        is_on_gpu = on_gpu("reduce_scatter", outputs, inputs)
         for output, input_ in zip(outputs, inputs):
             check_reducible(input_, reduction)
             self._require_blocks("reduce_scatter", input_, output)
+        if is_on_gpu:
+            return self._enqueue("_reduce_scatter_base", self._gpu.reduce_scatter, outputs, inputs, reduction, outputs)
         if len(outputs) == 1 and reduction.native is not None and reduction.factor is None and self._channel.order is None \
                 and plain(outputs[0]) and plain(inputs[0]) and not misplaced(outputs[0], inputs[0], self._rank_):
             _, count, dtype = flat_real(outputs[0].detach())
@@ -168,10 +174,12 @@ class Reductions(Calls):
 
     def reduce_scatter(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
         reduction = reduction_of(opts.reduceOp)
+        is_on_gpu = on_gpu("reduce_scatter", outputs, *inputs)
         for output, parts in zip(outputs, inputs):
-            require_host("reduce_scatter", [output], parts)
             check_reducible(output, reduction)
             self._require_length("reduce_scatter", "inputs", parts)
+        if is_on_gpu:
+            return self._enqueue("reduce_scatter", self._gpu.reduce_scatter_lists, outputs, inputs, reduction, outputs)
 
         def run():
             for output, parts in zip(outputs, inputs):

@@ -12,7 +12,7 @@ def register() -> None:
     _store.register()
     if NAME.upper() in getattr(dist.Backend, "_plugins", {}):
         return
-    dist.Backend.register_backend(NAME, _group.create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, _group.create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def replace(name: str = "gloo") -> None:

@@ -5,10 +5,11 @@ the object itself, which forwards these two: is_completed(), result() and the li
 holder, which never completes. answer_for_holders() has them ask the object.
 """
 
+import contextlib
 import ctypes
 import threading
 from datetime import timedelta
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -61,18 +62,32 @@ class Work(c10d.Work):
         else:
             promise.set_result(self._result)
 
-    def get_future(self):
+    def is_asked(self) -> bool:
+        """By _behind_holder(), which object it is; nobody wants a future."""
         if getattr(_asking, "active", False):
             _asking.found = self
+            return True
+        return False
+
+    def get_future(self):
+        if self.is_asked():
             return _NOTHING
-        with self._state:
-            promise, complete = self._promise, self._complete
-            first = promise is None
-            if promise is None:
-                promise = self._promise = Promise()
+        promise, first, complete = self.promise()
         if first and complete:
             self._keep(promise)
         return promise.future
+
+    def promise(self) -> Tuple[Promise, bool, bool]:
+        """The one that there is, whether this call has made it, and whether the work was complete then."""
+        with self._state:
+            first = self._promise is None
+            if self._promise is None:
+                self._promise = Promise(self.devices() or None)
+            return self._promise, first, self._complete
+
+    def devices(self) -> List[torch.device]:
+        """GPUs on which the result is made."""
+        return []
 
     def _wait_for_event(self, timeout: timedelta) -> None:
         """For others to complete it. DistBackendError: not in time; it goes on."""
@@ -147,16 +162,22 @@ class Several(Work):
     def is_completed(self):
         return self._complete or all(work.is_completed() for work in self._works)
 
+    def devices(self):
+        return list({device: None for work in self._works for device in work.devices()})
+
     def get_future(self):
         if not getattr(_asking, "active", False) and not self._complete:
             threading.Thread(target=self._wait_quietly, name="coordd-c10d-several", daemon=True).start()
         return super().get_future()
 
     def _wait_quietly(self):
-        try:
-            self.wait()
-        except Exception:
-            pass  # the future has it
+        with contextlib.ExitStack() as streams:  # the future carries on what they wait for
+            for device in self.devices():
+                streams.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
+            try:
+                self.wait()
+            except Exception:
+                pass  # the future has it
 
 
 _Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)  # coordd_done_t
@@ -165,9 +186,10 @@ _Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_ch
 class Native(Work):
     """A work of the library, which progresses by itself."""
 
-    def __init__(self, native: _native.Work, result: Any):
+    def __init__(self, native: _native.Work, result: Any, timeout_s: float):
+        """`timeout_s`: that of the operation, for its error."""
         super().__init__(result)
-        self._native = native
+        self._native, self._timeout_s = native, timeout_s
         self._ends = threading.RLock()  # whoever waits may execute it, and so run its callback
         self._callback: Any = None  # which the library may call
 
@@ -193,7 +215,7 @@ class Native(Work):
             except dist.DistBackendError as error:  # type: ignore[attr-defined]
                 failure = error
             except Exception as error:
-                failure = as_backend_error(error)
+                failure = as_backend_error(error, self._timeout_s)
             if not self._complete:  # by the callback
                 self.finish(failure)
 
@@ -221,7 +243,7 @@ class Started(Native):
     """A call of a comm."""
 
     def __init__(self, native: _native.Work, result: Any, comm: Comm):
-        super().__init__(native, result)
+        super().__init__(native, result, comm.timeout_s)
         self._comm = comm
 
     def _await(self) -> None:
@@ -234,8 +256,9 @@ class Started(Native):
 class Named(Native):
     """A named operation of the library: a send or a receive."""
 
-    def __init__(self, native: _native.Work, result: Any, source: int = -1, behind: Optional[Callable[[], Any]] = None):
-        super().__init__(native, result)
+    def __init__(self, native: _native.Work, result: Any, timeout_s: float, source: int = -1,
+                 behind: Optional[Callable[[], Any]] = None):
+        super().__init__(native, result, timeout_s)
         self.source = source
         self._behind = behind
 
@@ -243,7 +266,7 @@ class Named(Native):
         try:
             self._native.wait()
         except CoorddError as error:
-            raise as_backend_error(error) from None
+            raise as_backend_error(error, self._timeout_s) from None
         if self._behind is not None:
             with torch.no_grad():
                 self._behind()
