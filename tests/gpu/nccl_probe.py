@@ -1,7 +1,7 @@
 """What docs/design/nccl.md assumes of NCCL, asked of the one at hand, in a quarter of a minute; a stage of tests/gpu/run.
 
 Two ranks on one GPU (with one, NCCL launches nothing): what an allreduce costs the thread that calls it on a blocking and on a
-non-blocking communicator. Then, beside a kernel of 2 s on another stream (our gate, held): do ncclCommAbort, ncclCommDestroy and
+non-blocking communicator, and on a blocking one that was split of the latter (a direct one). Then, beside a kernel of 2 s on another stream (our gate, held): do ncclCommAbort, ncclCommDestroy and
 ncclCommRevoke wait for it, and does a launch of another thread wait meanwhile? The driver and NCCL alone, by ctypes.
 
 Usage: COORDD_NCCL_LIBRARY=PATH tests/gpu/nccl_probe.py
@@ -113,6 +113,7 @@ class Nccl:
         self.library.ncclCommInitRankConfig.argtypes = [ctypes.POINTER(handle), number, Id, number, ctypes.POINTER(Config)]
         self.library.ncclAllReduce.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, number, number, handle, handle]
         self.library.ncclCommGetAsyncError.argtypes = [handle, ctypes.POINTER(number)]
+        self.library.ncclCommSplit.argtypes = [handle, number, number, ctypes.POINTER(handle), ctypes.POINTER(Config)]
         for name in ("Abort", "Destroy", "Finalize"):
             getattr(self.library, "ncclComm" + name).argtypes = [handle]
         version = number()
@@ -150,6 +151,17 @@ class Nccl:
         say(f"init of {size}, {name_of(blocking)}: {1e3 * (time.perf_counter() - begun):.0f} ms")
         return communicator
 
+    def split(self, origin):
+        """A blocking communicator of all ranks of one that does not block, with which it shares what it can."""
+        made, config = ctypes.c_void_p(), Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21800, 1, UNDEFINED, UNDEFINED, UNDEFINED, None, 1,
+                                                 UNDEFINED)
+        begun = time.perf_counter()
+        self.check(self.library.ncclCommSplit(origin, 0, RANK, ctypes.byref(made), ctypes.byref(config)), "ncclCommSplit")
+        self.ready(origin)
+        self.ready(made)
+        say(f"a direct one split of it: {1e3 * (time.perf_counter() - begun):.0f} ms")
+        return made
+
     def allreduce(self, communicator):
         given, taken = self.device.memory
         return self.library.ncclAllReduce(given.value, taken.value, COUNT, FLOAT32, SUM, communicator, self.device.stream)
@@ -173,20 +185,32 @@ def say(text):
 def measure_calls(nccl, identities):
     for blocking in (1, 0):
         communicator = nccl.make(blocking, 2, identities[blocking])
-        returned_us, enqueued_us, results = [], [], {}
-        for _ in range(CALLS):
-            begun = time.perf_counter()
-            result = nccl.allreduce(communicator)
-            returned_us.append(1e6 * (time.perf_counter() - begun))
-            nccl.ready(communicator)
-            enqueued_us.append(1e6 * (time.perf_counter() - begun))
-            results[result] = results.get(result, 0) + 1
-        nccl.device.drain(nccl.device.stream)
-        returned_us.sort()
-        enqueued_us.sort()
-        say(f"allreduce of 2 ranks, {name_of(blocking)}: the call {returned_us[CALLS // 2]:.1f} us, until it is enqueued "
-            f"{enqueued_us[CALLS // 2]:.1f} us (p99 {enqueued_us[CALLS * 99 // 100]:.1f}); results {results} (7: in progress)")
+        measure_calls_on(nccl, communicator, name_of(blocking))
+        if not blocking:
+            direct = nccl.split(communicator)
+            in_place = measure_calls_on(nccl, direct, "direct")
+            say(f"# what a direct communicator is given is on its stream when the call returns: {'yes' if in_place else 'no'} (bar: yes) "
+                f"{'met' if in_place else 'MISSED'}")
+            nccl.destroy(direct, blocking=0)
         nccl.destroy(communicator, blocking)
+
+
+def measure_calls_on(nccl, communicator, name):
+    """Whether no call was in progress when it had returned."""
+    returned_us, enqueued_us, results = [], [], {}
+    for _ in range(CALLS):
+        begun = time.perf_counter()
+        result = nccl.allreduce(communicator)
+        returned_us.append(1e6 * (time.perf_counter() - begun))
+        nccl.ready(communicator)
+        enqueued_us.append(1e6 * (time.perf_counter() - begun))
+        results[result] = results.get(result, 0) + 1
+    nccl.device.drain(nccl.device.stream)
+    returned_us.sort()
+    enqueued_us.sort()
+    say(f"allreduce of 2 ranks, {name}: the call {returned_us[CALLS // 2]:.1f} us, until it is enqueued "
+        f"{enqueued_us[CALLS // 2]:.1f} us (p99 {enqueued_us[CALLS * 99 // 100]:.1f}); results {results} (7: in progress)")
+    return set(results) == {0}
 
 
 def ask_end(nccl, name, end):

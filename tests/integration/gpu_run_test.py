@@ -19,8 +19,12 @@ exec "${@: -1}" --gtest_brief=1
 
 PYTHON = """#!/bin/bash
 case "$*" in
-  *torch.cuda.is_available*) exit 0 ;;
+  *torch.cuda.is_available* | *jax.default_backend*) exit 0 ;;
   *torch_on_cuda.py*) echo "stub of torch: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
+  *c10d_ranks.py*) echo "stub of torch.distributed: $COORDD_TEST_DEVICE, sizes ${*#*c10d_ranks.py }" ;;
+  *jax_ranks.py*) echo "stub of jax: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
+  *c10d_killed.py*) echo "# the other rank is told who was lost, by the stub: yes (bar: yes) met" ;;
+  *gpu/c10d.py*) echo "# all_reduce over coordd over that over NCCL, by the stub: the call 1.00 times" ;;
   *ddp.py*) echo "# a training step by the stub, rank $COORDD_RANK of $COORDD_SIZE: 1.00 times (bar: at most 1.05) met" ;;
   *--compare*) echo 0.00001 ;;
   *--save*) touch "${@: -1}"; echo "stub of digits: rank $COORDD_RANK of $COORDD_SIZE" ;;
@@ -90,8 +94,9 @@ class GpuRunTest(GpuRunCase):
         self.assertEqual(status, 0, text)
         self.assertIn("tests/gpu/run: all that was run has passed", text)
         stages = ["facts", "driver-probe", "driver-probe-connection", "nccl-probe", "kernels", "collectives", "killed", "torch-1",
-                  "torch-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
-                  "nvml", "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "kills"]
+                  "torch-2", "c10d-1", "c10d-2", "c10d-killed", "jax-1", "jax-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
+                  "nvml", "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "c10d-bench",
+                  "kills"]
         found = re.findall("(?m)^=== (.*)$", text)
         self.assertEqual([part for part in found if part != "bench-hierarchical"], [*stages, "summary", "bars"], text)
         bench = processes.is_built("coordd-bench")
@@ -106,7 +111,10 @@ class GpuRunTest(GpuRunCase):
         self.assertIn("# 2 losses of one of 4 ranks, hung processes: 0, wrong results read: 0 (bar: none) met", text)
         for rank in range(2):
             self.assertIn(f"stub of torch: rank {rank} of 2 on rank{rank}", text)
+            self.assertIn(f"stub of jax: rank {rank} of 2 on rank{rank}", text)
             self.assertIn(f"stub of digits: rank {rank} of 2", text)
+        for ranks in (1, 2):
+            self.assertIn(f"stub of torch.distributed: cuda, sizes {ranks} check_c10d_gpu", text)
         self.assertIn("# digits on CUDA: the weights of two processes and of one are 0.00001 apart", text)
         # What runs over stand-ins of its own without a GPU takes those that the loader finds here.
         for stage in ("conformance", "hierarchy"):

@@ -290,6 +290,8 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_GPU_SHRINK", &options.shrink_gpu_communicators));
   COORDD_RETURN_IF_ERROR(
+      ReadSwitch(environment, "COORDD_GPU_DIRECT", &options.direct_gpu_communicators));
+  COORDD_RETURN_IF_ERROR(
       ReadSeconds(environment, "COORDD_GPU_GATE_LIMIT", &options.gpu_gate_limit));
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;

@@ -17,6 +17,7 @@ DevicePlaneOptions DevicePlaneOptionsOf(const WorkerOptions& worker, Generation 
   options.backend.register_buffers = worker.register_gpu_buffers;
   options.backend.gate_limit = worker.gpu_gate_limit;
   options.backend.shrink = worker.shrink_gpu_communicators;
+  options.direct = worker.direct_gpu_communicators;
   options.symmetric_windows = worker.symmetric_gpu_windows;
   options.environment = worker.nccl_environment;
   options.network = LookForGpuNetwork(options.environment);

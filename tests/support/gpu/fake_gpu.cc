@@ -83,6 +83,9 @@ long FakeNcclAbortedCommunicators() {
 long FakeNcclShrunkCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_shrunk_communicators")();
 }
+long FakeNcclSplitCommunicators() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_split_communicators")();
+}
 long FakeNcclRevokedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_revoked_communicators")();
 }

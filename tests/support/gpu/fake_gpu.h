@@ -41,6 +41,7 @@ long FakeNcclAbortedCommunicators();
 long FakeNcclRevokedCommunicators();
 long FakeNcclFinalizedCommunicators();
 long FakeNcclShrunkCommunicators();
+long FakeNcclSplitCommunicators();
 long FakeNcclRegisteredBuffers();
 long FakeNcclWindows();
 void SetFakeNvml(const char* name, long value);

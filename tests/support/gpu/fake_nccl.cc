@@ -47,12 +47,28 @@ NcclResult Refuse(const std::string& rule) {
   return NcclResult::kInvalidUsage;
 }
 
+void PollInit(FakeComm& comm) {
+  if (FakeNcclSettings().Get("init_never") != 0 || comm.clique->attached() < comm.size) return;
+  const auto [a, b] = comm.clique->SameDevice();
+  if (a >= 0 && FakeNcclSettings().Get("shared_device") == 0) {
+    SetError("Duplicate GPU detected : rank " + std::to_string(a) + " and rank " +
+             std::to_string(b) + " both on CUDA device 18000");
+    comm.error = static_cast<int>(NcclResult::kInvalidUsage);
+    return;
+  }
+  if (comm.polls > 0) {
+    --comm.polls;
+    return;
+  }
+  comm.initialised = true;
+}
+
 }  // namespace coordd
 
 namespace {
 
 std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0,
-                  shrunk_count = 0, revoked_count = 0;
+                  revoked_count = 0;
 
 struct Enqueued {
   std::shared_ptr<FakeComm> comm;
@@ -87,6 +103,23 @@ struct Group {
   std::map<std::pair<FakeComm*, CudaStream>, std::vector<FakeCall>> calls;
 };
 thread_local Group group;
+
+// Of a blocking communicator; OK: false: it was aborted meanwhile.
+bool Connect(FakeComm& comm, const std::vector<FakeCall>& calls) {
+  if (!comm.blocking || comm.size == 1) return true;
+  for (const FakeCall& call : calls) {
+    const bool of_two = call.kind == FakeCall::kSend || call.kind == FakeCall::kRecv;
+    if (of_two || !comm.connected.insert(call.kind).second) continue;
+    const uint32_t number = comm.clique->AddWindow(comm.rank, 0);
+    bool equal = true;
+    ++comm.connecting;
+    for (FakeRest rest; !comm.clique->WindowIsMade(number, &equal) && !comm.Aborted();) rest.Once();
+    const bool aborted = comm.Aborted();
+    --comm.connecting;
+    if (aborted) return false;
+  }
+  return true;
+}
 
 void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector<FakeCall> calls) {
   if (fake_cuda_is_capturing(stream) != 0) {
@@ -132,6 +165,7 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
     return Refuse("a buffer that is not memory of the communicator's device");
   if (const char* rule = Float8Rule(call, FAKE_NCCL_VERSION); rule != nullptr) return Refuse(rule);
   if (group.depth == 0) {
+    if (!Connect(*comm, {call})) return NcclResult::kInternalError;
     Flush(comm, stream, {call});
     return comm->polls > 0 ? NcclResult::kInProgress : NcclResult::kSuccess;
   }
@@ -139,23 +173,6 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   if (calls.empty()) group.order.emplace_back(comm, stream);
   calls.push_back(call);
   return NcclResult::kSuccess;
-}
-
-// Moves init on; NCCL does so in a thread of its own.
-void PollInit(FakeComm& comm) {
-  if (FakeNcclSettings().Get("init_never") != 0 || comm.clique->attached() < comm.size) return;
-  const auto [a, b] = comm.clique->SameDevice();
-  if (a >= 0 && FakeNcclSettings().Get("shared_device") == 0) {
-    SetError("Duplicate GPU detected : rank " + std::to_string(a) + " and rank " +
-             std::to_string(b) + " both on CUDA device 18000");
-    comm.error = static_cast<int>(NcclResult::kInvalidUsage);
-    return;
-  }
-  if (comm.polls > 0) {
-    --comm.polls;
-    return;
-  }
-  comm.initialised = true;
 }
 
 NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId* ids, int count, int rank,
@@ -188,6 +205,10 @@ NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId* ids, int count,
 
 // NCCL's frees wait for what is on the device, whatever its stream.
 void Free(NcclComm handle) {
+  if (handle->comm->sharers > 0)
+    BreakRule("a communicator freed before one that shares its resources");
+  const auto parent = std::exchange(handle->comm->shares_with, nullptr);
+  if (parent != nullptr && handle->comm->initialised) --parent->sharers;
   if (handle->comm->abort_flag != nullptr) fake_cuda_free_pinned(handle->comm->abort_flag);
   --live;
   delete handle;
@@ -195,36 +216,17 @@ void Free(NcclComm handle) {
 
 // Whether nothing that was launched runs any more; NCCL asks that in a thread of its own.
 bool PollRevocation(FakeComm& comm) {
-  if (comm.launched > 0) return false;
+  if (comm.launched > 0 || comm.connecting > 0) return false;
   if (comm.revocation_ended.exchange(true)) return true;
   comm.aborted = false;  // as NCCL does: what was launched now would wait for its peers again
   ++revoked_count;
   return true;
 }
 
-// As NCCL's, the handle appears at the end, also of what has failed or was stopped.
-void EndShrink(FakeComm& comm) {
-  __atomic_store_n(comm.child_slot, new NcclCommHandle{std::move(comm.child)}, __ATOMIC_RELEASE);
-  ++live;
-  comm.shrinking = false;
-}
-
-void PollShrink(FakeComm& comm) {
-  std::lock_guard lock(comm.mu);
-  if (comm.child == nullptr || FakeNcclSettings().Get("shrink_never") != 0) return;
-  FakeComm& child = *comm.child;
-  if (const long error = FakeNcclSettings().Get("shrink_fails"); error != 0) {
-    SetError("the fake was told to fail while it shrinks");
-    child.error = static_cast<int>(error);
-  } else {
-    PollInit(child);
-  }
-  if (child.error != 0) comm.error = child.error.load();
-  if (child.initialised) ++shrunk_count;
-  if (child.initialised || child.error != 0) EndShrink(comm);
-}
-
 }  // namespace
+
+bool coordd::InFakeGroup() { return group.depth > 0; }
+void coordd::NoteFakeHandle() { ++live; }
 
 extern "C" {
 
@@ -240,7 +242,6 @@ long fake_nccl_calls() { return calls_count; }
 long fake_nccl_aborted_communicators() { return aborted_count; }
 long fake_nccl_revoked_communicators() { return revoked_count; }
 long fake_nccl_finalized_communicators() { return finalized_count; }
-long fake_nccl_shrunk_communicators() { return shrunk_count; }
 
 NcclResult ncclGetVersion(int* version) {
   *version = FAKE_NCCL_VERSION;
@@ -306,7 +307,7 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
     return NcclResult::kSuccess;
   }
   if (comm.window_pending) PollWindow(comm);
-  if (comm.shrinking) PollShrink(comm);
+  if (comm.shrinking) PollChild(comm);
   *error = static_cast<NcclResult>(comm.error.load());
   if (comm.error == 0 && (comm.window_pending || comm.shrinking)) *error = NcclResult::kInProgress;
   if (comm.error == 0 && comm.polls > 0) {
@@ -346,7 +347,7 @@ NcclResult ncclCommAbort(NcclComm handle) {
   while (handle->comm->in_graphs > 0) rest.Once();
   {
     std::lock_guard lock(handle->comm->mu);
-    if (handle->comm->child != nullptr) EndShrink(*handle->comm);
+    if (handle->comm->child != nullptr) EndChild(*handle->comm);
   }
   for (const auto& [window, buffer] : handle->comm->windows) ForgetWindow(buffer);
   Free(handle);
@@ -391,6 +392,11 @@ NcclResult ncclGroupEnd() {
   if (--group.depth > 0) return NcclResult::kSuccess;
   bool in_progress = false;
   for (const auto& [comm, stream] : group.order) {
+    if (!Connect(*comm, group.calls[{comm.get(), stream}])) {
+      group.order.clear();
+      group.calls.clear();
+      return NcclResult::kInternalError;
+    }
     Flush(comm, stream, std::move(group.calls[{comm.get(), stream}]));
     in_progress = in_progress || comm->polls > 0;
   }
@@ -407,39 +413,6 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids,
       return Refuse("two equal ids for one communicator");
   }
   return Begin(comm, size, id, ids, rank, config);
-}
-#endif
-#if FAKE_NCCL_VERSION >= 22800
-NcclResult ncclCommShrink(NcclComm handle, int* excluded, int count, NcclComm* shrunk,
-                          NcclConfig* config, int flags) {
-  FakeComm& comm = *handle->comm;
-  *shrunk = nullptr;
-  if (comm.error != 0) return static_cast<NcclResult>(comm.error.load());
-  if (group.depth > 0) return Refuse("ncclCommShrink in a group");
-  if (const char* rule = ShrinkRule(comm, excluded, count, config, flags); rule != nullptr)
-    return Refuse(rule);
-  if (const long error = FakeNcclSettings().Get("shrink_error"); error != 0) {
-    SetError("the fake was told not to shrink");
-    return static_cast<NcclResult>(error);
-  }
-  auto child = std::make_shared<FakeComm>();
-  child->size = comm.size - count;
-  child->rank = comm.rank;
-  for (int i = 0; i < count; ++i) child->rank -= excluded[i] < comm.rank ? 1 : 0;
-  std::lock_guard lock(comm.mu);
-  ++comm.children;
-  child->id = ChildId(comm);
-  child->clique = FakeClique::Attach(&child->id, 1, child->size, child->rank);
-  if (child->clique == nullptr || !child->clique->ShrunkBy(ShrinkDigest(comm, excluded, count)))
-    return Refuse("ncclCommShrink by other ranks, or behind other calls, than another rank's");
-  child->device = comm.device;
-  child->clique->SetDevice(child->rank, static_cast<uint32_t>(child->device));
-  child->polls = FakeNcclSettings().Get("shrink_polls");
-  child->abort_flag = fake_cuda_allocate_pinned();
-  comm.child = std::move(child);
-  comm.child_slot = shrunk;
-  comm.shrinking = true;
-  return NcclResult::kInProgress;
 }
 #endif
 #if FAKE_NCCL_VERSION >= 22807

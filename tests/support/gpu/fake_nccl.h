@@ -24,6 +24,8 @@ extern "C" {
 //   shrink_polls    (1)  how often the parent is asked for before it is over
 //   shrink_never    (0)  1: it never ends
 //   shrink_fails    (0)  what it ends with, later
+//   split_error     (0)  what ncclCommSplit returns
+//   split_fails     (0)  what it ends with, later
 //   async_error     (0)  what the next operation ends with, asynchronously, and never on its stream
 //   abort_hangs     (0)  1: ncclCommAbort and ncclCommRevoke return when it is 0 again
 //   shared_device   (0)  1: two ranks may be on one device
@@ -38,6 +40,7 @@ long fake_nccl_aborted_communicators();
 long fake_nccl_revoked_communicators();  // whose revocation has come to its end
 long fake_nccl_finalized_communicators();
 long fake_nccl_shrunk_communicators();  // that came out of ncclCommShrink
+long fake_nccl_split_communicators();   // that came out of ncclCommSplit
 long fake_nccl_registered_buffers();    // how often one was
 long fake_nccl_windows();               // that were made
 }

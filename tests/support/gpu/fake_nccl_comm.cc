@@ -15,7 +15,7 @@ FakeSettings& FakeNcclSettings() {
                                                                  {"register_error", 0},
                                                                  {"no_windows", 0},
                                                                  {"memory_error", 0},
-                                                                 {"shrink_error", 0},
+                                                                 {"shrink_error", 0}, {"split_error", 0}, {"split_fails", 0},
                                                                  {"shrink_polls", 1},
                                                                  {"shrink_never", 0},
                                                                  {"shrink_fails", 0},

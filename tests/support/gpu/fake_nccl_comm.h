@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,14 @@ struct FakeComm {
   std::shared_ptr<FakeComm> child;
   NcclComm* child_slot = nullptr;
   uint32_t children = 0;
-  std::atomic<bool> shrinking = false;
+  std::atomic<bool> shrinking = false;  // or being split
+  bool splits = false;
+  std::shared_ptr<FakeComm> shares_with;  // of a child of ncclCommSplit: its parent, and
+  std::atomic<int> sharers = 0;           // how many such children that has
+  // Kinds of call that the ranks are connected for; of a blocking one the first of a kind waits for
+  // the other ranks' (NCCL's runtime connection).
+  std::set<int> connected;
+  std::atomic<int> connecting = 0;  // threads that wait so
   std::shared_ptr<FakeClique> clique;
   int size = 1, rank = 0, device = 0;
   std::atomic<bool> initialised = false;
@@ -63,6 +71,16 @@ void SetError(const std::string& text);
 // BreakRule, and the error to return.
 NcclResult Refuse(const std::string& rule);
 
+// Moves init on; NCCL does so in a thread of its own.
+void PollInit(FakeComm& comm);
+// The same for what is being made of this one; leaves the handle at the end, as NCCL does, also of
+// what has failed or, by EndChild, was stopped.
+void PollChild(FakeComm& comm);
+void EndChild(FakeComm& comm);
+// Whether this thread has called ncclGroupStart.
+bool InFakeGroup();
+// One handle more has to be destroyed or aborted.
+void NoteFakeHandle();
 // Makes the window that is pending, once all ranks have come to it.
 void PollWindow(FakeComm& comm);
 // A communicator has no window of it any more.

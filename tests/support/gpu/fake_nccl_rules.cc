@@ -60,4 +60,15 @@ const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
   return nullptr;
 }
 
+const char* SplitRule(const FakeComm& comm, int color, int key, const NcclConfig* config) {
+  if (!comm.initialised) return "ncclCommSplit before the end of init";
+  if (comm.finalized) return "ncclCommSplit after ncclCommFinalize";
+  if (comm.polls > 0 || comm.window_pending || comm.shrinking || comm.launched > 0)
+    return "ncclCommSplit while something is under way";
+  if (color != 0 || key != comm.rank) return "ncclCommSplit into others than all ranks in order";
+  if (config == nullptr || config->blocking != 1 || config->split_share != 1)
+    return "ncclCommSplit of one that is not blocking, or shares nothing";
+  return nullptr;
+}
+
 }  // namespace coordd

@@ -16,6 +16,7 @@ const char* Float8Rule(const FakeCall& call, int version);
 const char* ConfigRule(const NcclConfig* config);
 const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
                        const NcclConfig* config, int flags);
+const char* SplitRule(const FakeComm& comm, int color, int key, const NcclConfig* config);
 
 // What a parent's next child is known by, on all ranks alike.
 NcclUniqueId ChildId(const FakeComm& parent);

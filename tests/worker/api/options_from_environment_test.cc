@@ -43,6 +43,8 @@ TEST(OptionsFromEnvironment, SayWhetherCommunicatorsOnGpusAreShrunk) {
   EXPECT_EQ(WorkerOptionsFrom({{"COORDD_GPU_GATE_LIMIT", "2.5"}})->gpu_gate_limit,
             absl::Seconds(2.5));
   EXPECT_FALSE(WorkerOptionsFrom({{"COORDD_GPU_SHRINK", "0"}})->shrink_gpu_communicators);
+  EXPECT_FALSE(WorkerOptionsFrom({{"COORDD_GPU_DIRECT", "0"}})->direct_gpu_communicators);
+  EXPECT_TRUE(WorkerOptionsFrom({})->direct_gpu_communicators);
   EXPECT_THAT(WorkerOptionsFrom({{"COORDD_GPU_SHRINK", "never"}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 or 1")));
 }

@@ -258,6 +258,22 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::Shrink() {
 }
 
 absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::Make() {
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<NcclCommunicator> communicator, MakeOrigin());
+  if (!options_.direct) return communicator;
+  absl::StatusOr<std::shared_ptr<NcclCommunicator>> direct =
+      NcclCommunicator::BeginDirect(communicator);
+  absl::Status status = direct.status();
+  if (direct.ok()) {
+    watchdog_.WatchInstead(communicator, *direct);
+    status = AwaitReady(**direct);
+  }
+  if (status.ok()) return direct;
+  if (absl::IsAborted(status)) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), " (COORDD_GPU_DIRECT=0 on all "
+                                                                    "ranks does without)"));
+}
+
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::MakeOrigin() {
   COORDD_RETURN_IF_ERROR(
       store_.Add(Key("arrived"), 1, std::min(deadline_, clock_.Now() + kStoreLimit)).status());
   if (shrink_.has_value()) {

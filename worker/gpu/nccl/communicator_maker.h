@@ -29,6 +29,7 @@ struct CommunicatorMakerOptions {
   int32_t ranks_per_id = 128;
   // After this a communicator that is being shrunk is given up, by all ranks, for a new one.
   absl::Duration shrink_limit = absl::Seconds(20);
+  bool direct = false;  // NcclCommunicator::BeginDirect; all ranks say the same
 };
 
 // The thread "nccl-init" does what waits: the store, and NCCL. A rank that mints an id leaves it in
@@ -56,6 +57,8 @@ class CommunicatorMaker {
 
  private:
   absl::StatusOr<std::shared_ptr<NcclCommunicator>> Make();
+  // The one whose calls may take a thread of NCCL's.
+  absl::StatusOr<std::shared_ptr<NcclCommunicator>> MakeOrigin();
   // nullptr: not all ranks could, and all know it.
   absl::StatusOr<std::shared_ptr<NcclCommunicator>> Shrink();
   absl::Status AwaitShrunk(NcclCommunicator& communicator);

@@ -18,7 +18,7 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 14;
+constexpr size_t kFields = 15;
 constexpr size_t kMaxFieldBytes = 300;
 constexpr size_t kMaxNeighbours = 32;
 constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
@@ -89,6 +89,7 @@ constexpr char kRdma[] = "rdma";
 constexpr char kGpuDirect[] = "gpu-direct";
 constexpr char kFloat8[] = "float8";
 constexpr char kWindows[] = "windows";
+constexpr char kDirect[] = "direct";
 constexpr char kRdmaForHost[] = "rdma-for-host";
 constexpr char kShrinks[] = "shrinks-";  // GENERATION-RANK,RANK
 
@@ -210,7 +211,8 @@ std::string EncodeClaim(const DeviceClaim& claim) {
        std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
        EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : ""),
        absl::StrCat(claim.window_bytes), std::string(Name(claim.algorithm)),
-       std::string(claim.rdma_for_host ? kRdmaForHost : ""), EncodeKept(claim.kept)},
+       std::string(claim.rdma_for_host ? kRdmaForHost : ""), EncodeKept(claim.kept),
+       std::string(claim.direct ? kDirect : "")},
       "\n");
 }
 
@@ -240,6 +242,7 @@ absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
     return absl::InternalError(absl::StrCat("a claim of a GPU keeps a communicator \"", fields[13],
                                             "\", expected generation, rank, size and batches"));
   }
+  claim.direct = fields[14] == kDirect;
   return claim;
 }
 
@@ -282,16 +285,19 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
   }
   decision.nccl = true;
   decision.links = LinksBetween(claims);
-  decision.rdma = decision.gpu_direct = decision.float8 = true;
+  decision.rdma = decision.gpu_direct = decision.float8 = decision.direct = true;
   // A window of one size is made by all or by nobody.
   decision.windows = claims.front().window_bytes > 0;
   for (const DeviceClaim& claim : claims) {
     decision.several_machines = decision.several_machines || claim.machine != claims[0].machine;
     decision.float8 = decision.float8 && claim.float8;
+    decision.direct = decision.direct && claim.direct;
     decision.windows = decision.windows && claim.window_bytes == claims.front().window_bytes;
     decision.rdma = decision.rdma && claim.rdma;
     decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
   }
+  // To make a window lasts as long as a rank does not come, on the thread that calls.
+  decision.direct = decision.direct && !decision.windows;
   DecideOnAlgorithm(claims, rules, decision);
   DecideOnShrink(claims, decision);
   return decision;
@@ -308,6 +314,7 @@ std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (decision->gpu_direct) words.push_back(kGpuDirect);
   if (decision->float8) words.push_back(kFloat8);
   if (decision->windows) words.push_back(kWindows);
+  if (decision->direct) words.push_back(kDirect);
   const std::string per_node = absl::StrCat(kRanksPerNode, decision->ranks_per_node);
   if (decision->ranks_per_node > 0) words.push_back(per_node);
   const std::string shrinks =
@@ -333,6 +340,7 @@ absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
     if (word == kGpuDirect) decision.gpu_direct = true;
     if (word == kFloat8) decision.float8 = true;
     if (word == kWindows) decision.windows = true;
+    if (word == kDirect) decision.direct = true;
     if (absl::ConsumePrefix(&word, kRanksPerNode) &&
         !absl::SimpleAtoi(word, &decision.ranks_per_node))
       return absl::InternalError("a decision about GPUs with a hierarchy that is none");

@@ -81,6 +81,7 @@ FunctionTable FillTable(const DynamicLibrary& library, NcclFunctions& nccl) {
   table.Optional(nccl.MemFree, "ncclMemFree");
   table.Optional(nccl.CommWindowRegister, "ncclCommWindowRegister");
   table.Optional(nccl.CommWindowDeregister, "ncclCommWindowDeregister");
+  table.Optional(nccl.CommSplit, "ncclCommSplit");
   table.Optional(nccl.CommShrink, "ncclCommShrink");
   table.Optional(nccl.CommRevoke, "ncclCommRevoke");
   return table;

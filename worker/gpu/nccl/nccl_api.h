@@ -106,6 +106,8 @@ struct NcclFunctions {
   NcclResult (*GroupEnd)() = nullptr;
 
   // Optional (kNcclLaterFunctions): nullptr in versions before the one that is noted.
+  NcclResult (*CommSplit)(NcclComm comm, int color, int key, NcclComm* split,
+                          NcclConfig* config) = nullptr;  // 2.18
   NcclResult (*CommInitRankScalable)(NcclComm* comm, int size, int rank, int ids, NcclUniqueId* id,
                                      NcclConfig* config) = nullptr;  // 2.23
   NcclResult (*CommRegister)(NcclComm comm, void* buffer, size_t size_bytes,
@@ -142,6 +144,13 @@ struct NcclReduction {
   NcclOp op;
 };
 std::optional<NcclReduction> NcclReductionOf(DataType dtype, ReduceOp op);
+
+// Whether what non-blocking communicators are given is launched on a thread that NCCL makes for
+// each call (since 2.23.4), and it can make one of them that launches in place.
+inline bool NcclLaunchesOnThreads(const NcclLibrary& nccl) {
+  constexpr int kVersion = 22304;
+  return nccl.version >= kVersion && nccl.functions.CommSplit != nullptr;
+}
 
 // Whether a library of `version` does so on GPUs of this compute capability: since 2.24, and since
 // Hopper. (It moves them, as bytes, everywhere.)

@@ -111,6 +111,8 @@ void NcclBackend::UseWindow(ProcessSetId group) {
     all.window = Channel::Window::kWanted;
 }
 
+void NcclBackend::UseDirect(ProcessSetId group) { groups_.at(group).direct = true; }
+
 void NcclBackend::UseShrink(ShrinkPlan plan) { shrink_ = std::move(plan); }
 
 void NcclBackend::Discard(std::unique_ptr<KeptCommunicator> kept) {
@@ -265,9 +267,11 @@ bool NcclBackend::AwaitCommunicator(const CollectiveArgs& args, Group& group) {
   if (channel.maker == nullptr) {
     std::optional<ShrinkPlan> shrink;
     if (of_all) shrink = std::exchange(shrink_, std::nullopt);
+    CommunicatorMakerOptions how = options_.communicators;
+    how.direct = group.direct;
     channel.maker = std::make_unique<CommunicatorMaker>(
         runtime_, PlaceOf(args, group), *store_, clock_, *watchdog_,
-        clock_.Now() + options_.init_limit, options_.communicators, std::move(shrink));
+        clock_.Now() + options_.init_limit, how, std::move(shrink));
   }
   auto made = channel.maker->Take();
   if (!made.has_value()) return false;

@@ -87,6 +87,9 @@ class NcclBackend final : public CollectiveBackend {
   // members call this before that, or none. REQUIRES: options.window.
   void UseWindow(ProcessSetId group);
   void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
+  // From now on its communicators are direct (NcclCommunicator::BeginDirect), on all of its ranks.
+  // REQUIRES: the group exists, and has launched nothing.
+  void UseDirect(ProcessSetId group);
   // The communicator of all ranks is made so, which all of them do or none. REQUIRES: nothing has
   // been launched there.
   void UseShrink(ShrinkPlan plan);
@@ -127,6 +130,7 @@ class NcclBackend final : public CollectiveBackend {
     std::optional<Hierarchy> hierarchy;
     Channel node;           // of the ranks on this node, where there is a hierarchy
     int64_t exchanges = 0;  // between nodes, in the order of the stream
+    bool direct = false;    // so are its communicators
   };
   struct Batch {
     CollectiveArgs args;

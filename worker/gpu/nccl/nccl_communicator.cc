@@ -1,5 +1,6 @@
 #include "worker/gpu/nccl/nccl_communicator.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -56,7 +57,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginShrink(
       new NcclCommunicator(parent->runtime_, std::move(place)));
   NcclConfig config;
   config.blocking = 0;
-  COORDD_RETURN_IF_ERROR(parent->Call("ncclCommShrink", [&](NcclComm comm) {
+  COORDD_RETURN_IF_ERROR(parent->origin()->Call("ncclCommShrink", [&](NcclComm comm) {
     return shrunk->nccl().CommShrink(comm, excluded.data(), static_cast<int>(excluded.size()),
                                      &shrunk->slot_, &config, kNcclShrinkDefault);
   }));
@@ -65,7 +66,40 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginShrink(
   return shrunk;
 }
 
-NcclCommunicator::~NcclCommunicator() = default;
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginDirect(
+    std::shared_ptr<NcclCommunicator> origin) {
+  std::shared_ptr<NcclCommunicator> direct(
+      new NcclCommunicator(origin->runtime_, origin->place_, /*direct=*/true));
+  NcclConfig config;
+  config.blocking = 1;
+  config.split_share = 1;
+  COORDD_RETURN_IF_ERROR(origin->Call("ncclCommSplit", [&](NcclComm comm) {
+    return direct->nccl().CommSplit(comm, /*color=*/0, direct->place_.rank, &direct->slot_,
+                                    &config);
+  }));
+  MutexLock lock(&direct->mu_);
+  direct->parent_ = std::move(origin);
+  return direct;
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (!flush_.joinable()) return;
+  if (flushed_->load()) {
+    flush_.join();
+  } else {
+    LeaveAlone(std::move(flush_));
+  }
+}
+
+std::shared_ptr<NcclCommunicator> NcclCommunicator::origin() {
+  MutexLock lock(&mu_);
+  return origin_ != nullptr ? origin_ : shared_from_this();
+}
+
+std::shared_ptr<NcclCommunicator> NcclCommunicator::TakeOrigin() {
+  MutexLock lock(&mu_);
+  return std::exchange(origin_, nullptr);
+}
 
 absl::Status NcclCommunicator::Error(absl::string_view call, NcclResult result,
                                      NcclComm comm) const {
@@ -136,38 +170,47 @@ bool NcclCommunicator::AbortAnchored(Clock& clock, absl::Duration patience, bool
   return true;  // and the graph goes
 }
 
-bool NcclCommunicator::Shrinking() {
+bool NcclCommunicator::IsBeingMade() {
   MutexLock lock(&mu_);
   return parent_ != nullptr;
 }
 
 // NCCL tells of the parent when it is through, and leaves the new handle at that moment.
-absl::StatusOr<bool> NcclCommunicator::AwaitShrunk(
-    const std::shared_ptr<NcclCommunicator>& parent) {
-  COORDD_ASSIGN_OR_RETURN(const bool pending, parent->Pending());
+absl::StatusOr<bool> NcclCommunicator::AwaitMade(const std::shared_ptr<NcclCommunicator>& parent) {
+  COORDD_ASSIGN_OR_RETURN(const bool pending, parent->origin()->Pending());
   if (pending) return true;
   const NcclComm made = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
   MutexLock lock(&mu_);
   if (parent_ == nullptr) return Gone();
-  if (made == nullptr) return absl::UnavailableError("ncclCommShrink ended with no communicator");
+  if (made == nullptr) {
+    return absl::UnavailableError(absl::StrCat(direct_ ? "ncclCommSplit" : "ncclCommShrink",
+                                               " ended with no communicator"));
+  }
   comm_ = made;
-  parent_.reset();
+  if (direct_) origin_ = std::move(parent_);
+  parent_ = nullptr;
   return false;
 }
 
-absl::StatusOr<bool> NcclCommunicator::Pending() {
+absl::StatusOr<bool> NcclCommunicator::Pending() { return Ask(/*wait_for_call=*/true); }
+
+absl::StatusOr<bool> NcclCommunicator::PendingOrInCall() { return Ask(/*wait_for_call=*/false); }
+
+absl::StatusOr<bool> NcclCommunicator::Ask(bool wait_for_call) {
+  if (flushed_ != nullptr && !flushed_->load()) return true;
   std::shared_ptr<NcclCommunicator> parent;
   {
     MutexLock lock(&mu_);
     parent = parent_;
   }
   if (parent != nullptr) {
-    COORDD_ASSIGN_OR_RETURN(const bool pending, AwaitShrunk(parent));
+    COORDD_ASSIGN_OR_RETURN(const bool pending, AwaitMade(parent));
     if (pending) return true;
   }
   {
     MutexLock lock(&mu_);
     if (finalizing_) return true;  // until its time is over
+    if (entered_ && !wait_for_call) return true;
   }
   const NcclComm comm = Enter();
   if (comm == nullptr) return Gone();
@@ -236,10 +279,34 @@ absl::Status NcclCommunicator::Finalize() {
     if (anchored_) finalizing_ = true;
     if (anchored_) return absl::OkStatus();
   }
+  if (direct_) return FinalizeBeside();
   return Call("ncclCommFinalize", [this](NcclComm comm) {
     DeregisterAll(comm);
     return nccl().CommFinalize(comm);
   });
+}
+
+absl::Status NcclCommunicator::FinalizeBeside() {
+  NcclComm flushed = nullptr;
+  COORDD_RETURN_IF_ERROR(Call("ncclCommDeregister", [&](NcclComm comm) {
+    DeregisterAll(comm);
+    flushed = comm;
+    return NcclResult::kSuccess;
+  }));
+  flushed_ = std::make_shared<std::atomic<bool>>(false);
+  flush_ = StartThread("nccl-flush", [runtime = runtime_, device = place_.device, flushed,
+                                      over = flushed_] {
+    runtime->device->OwnThisThread();
+    const auto scope = DeviceScope::Enter(*runtime->device, device);
+    runtime->nccl.functions.CommFinalize(flushed);
+    over->store(true);
+  });
+  return absl::OkStatus();
+}
+
+absl::Duration NcclCommunicator::PatienceOf(absl::Duration patience) const {
+  constexpr absl::Duration kOfDirect = absl::Milliseconds(20);
+  return direct_ ? std::min(patience, kOfDirect) : patience;
 }
 
 void NcclCommunicator::Destroy() {
@@ -268,7 +335,7 @@ void NcclCommunicator::BeginRevoke(Clock& clock, absl::Duration patience) {
   NcclComm comm = nullptr;
   {
     MutexLock lock(&mu_);
-    AwaitLeftLocked(clock, patience);
+    AwaitLeftLocked(clock, PatienceOf(patience));
     // From here on nobody else finds it.
     comm = revoked_ = std::exchange(comm_, nullptr);
     left_.NotifyAll();
@@ -300,7 +367,7 @@ absl::Status NcclCommunicator::AwaitRevoked() {
 void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   if (AbortAnchored(clock, patience, /*let_go=*/true)) return;
   NcclComm comm = nullptr;
-  std::shared_ptr<NcclCommunicator> parent;
+  std::shared_ptr<NcclCommunicator> parent, origin;
   {
     MutexLock lock(&mu_);
     parent = std::move(parent_);
@@ -312,15 +379,19 @@ void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   {
     MutexLock lock(&mu_);
     if (parent != nullptr) comm_ = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
-    AwaitLeftLocked(clock, patience);
+    AwaitLeftLocked(clock, PatienceOf(patience));
     // From here on nobody else finds it.
     comm = std::exchange(revoked_ != nullptr ? revoked_ : comm_, nullptr);
+    origin = std::move(origin_);
+    origin_ = nullptr;
     left_.NotifyAll();
   }
-  if (comm == nullptr) return;
-  device().OwnThisThread();
-  const auto scope = DeviceScope::Enter(device(), place_.device);
-  nccl().CommAbort(comm);
+  if (comm != nullptr) {
+    device().OwnThisThread();
+    const auto scope = DeviceScope::Enter(device(), place_.device);
+    nccl().CommAbort(comm);
+  }
+  if (origin != nullptr) origin->Abort(clock, patience);
 }
 
 }  // namespace coordd

@@ -1,8 +1,10 @@
 // One communicator of NCCL. (io)
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -20,7 +22,7 @@ namespace coordd {
 
 // Thread-safe; calls into NCCL are one at a time, but for an Abort that has to interrupt one. It is
 // non-blocking in NCCL's sense: what takes long is begun by one call and asked for with Pending.
-class NcclCommunicator {
+class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
  public:
   // Begins to connect the ranks. One id, or several (in equal order on all ranks) where the library
   // has ncclCommInitRankScalable. UNAVAILABLE: NCCL's error in full.
@@ -33,6 +35,14 @@ class NcclCommunicator {
   // the parent is as it was.
   static absl::StatusOr<std::shared_ptr<NcclCommunicator>> BeginShrink(
       std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded);
+  // Begins to make a direct one of `origin`'s ranks: what it is given NCCL launches on the thread
+  // that calls, where a non-blocking one has a thread made for each call (2.23.4). All ranks call,
+  // with nothing under way on theirs. Its first calls of a kind wait for the other ranks to make
+  // theirs, since NCCL connects them then; Abort and BeginRevoke end such a wait. It shares NCCL's
+  // resources with `origin`, which is this object's from then on, and ends with it. REQUIRES: NCCL
+  // has ncclCommSplit. UNAVAILABLE, ABORTED: `origin` is as it was.
+  static absl::StatusOr<std::shared_ptr<NcclCommunicator>> BeginDirect(
+      std::shared_ptr<NcclCommunicator> origin);
   ~NcclCommunicator();  // REQUIRES: Abort or Destroy has been called, else its memory stays
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -42,6 +52,8 @@ class NcclCommunicator {
   // Whether NCCL is still at what was begun. An error that came up since: UNAVAILABLE with its
   // text; ABORTED after Abort.
   absl::StatusOr<bool> Pending();
+  // The same for whoever must not wait for a call that another thread is in: then it is.
+  absl::StatusOr<bool> PendingOrInCall();
   // One call, or one group of them; it may be pending afterwards. Statuses as above; `name` is what
   // the error calls it.
   absl::Status Call(absl::string_view name, absl::FunctionRef<NcclResult(NcclComm)> call);
@@ -58,8 +70,9 @@ class NcclCommunicator {
   bool HasWindow() const { return window_ != nullptr; }
   // What is registered no longer is. REQUIRES: nothing is pending.
   absl::Status Deregister();
-  // Whether it has yet to come out of a BeginShrink: of that only one thread asks with Pending.
-  bool Shrinking();
+  // Whether it has yet to come out of a BeginShrink or BeginDirect: of that only one thread asks
+  // with Pending.
+  bool IsBeingMade();
   // Whether NCCL has connected the ranks, so that it may have work of this communicator.
   bool Connected();
   // Whether Revoke is there: since 2.28.7, for one that is connected.
@@ -76,6 +89,8 @@ class NcclCommunicator {
   // is.
   absl::Status Finalize();
   void Destroy();
+  // What a direct one was made of, once it is destroyed: to be finalized and destroyed, too.
+  std::shared_ptr<NcclCommunicator> TakeOrigin();
 
   // For one that programs capture: `graph`, which is never launched, refers to it, and NCCL frees
   // no communicator that a graph refers to. So Revoke is NCCL's abort, on a thread that is left
@@ -92,8 +107,8 @@ class NcclCommunicator {
   void Abort(Clock& clock, absl::Duration patience);
 
  private:
-  NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place)
-      : runtime_(std::move(runtime)), place_(std::move(place)) {}
+  NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place, bool direct = false)
+      : runtime_(std::move(runtime)), place_(std::move(place)), direct_(direct) {}
 
   const NcclFunctions& nccl() const { return runtime_->nccl.functions; }
   DeviceRuntime& device() const { return *runtime_->device; }
@@ -108,15 +123,23 @@ class NcclCommunicator {
   bool AbortAnchored(Clock& clock, absl::Duration patience, bool let_go);
   void AwaitLeftLocked(Clock& clock, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeregisterAll(NcclComm comm);
-  // Once NCCL is through with BeginShrink: what it has made. OK: true: it is not through.
-  absl::StatusOr<bool> AwaitShrunk(const std::shared_ptr<NcclCommunicator>& parent);
+  // Once NCCL is through with what makes it of `parent`: what it has made. OK: true: it is not.
+  absl::StatusOr<bool> AwaitMade(const std::shared_ptr<NcclCommunicator>& parent);
+  // The one that is not direct: this one, if it is not.
+  std::shared_ptr<NcclCommunicator> origin();
+  absl::StatusOr<bool> Ask(bool wait_for_call);
+  // A direct one's, which waits for what it flushes, on a thread of its own.
+  absl::Status FinalizeBeside();
+  // How long an end waits for a call: those of a direct one last microseconds, or for their peers.
+  absl::Duration PatienceOf(absl::Duration patience) const;
   absl::Status Error(absl::string_view call, NcclResult result, NcclComm comm) const;
 
   // Constant after construction.
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclPlace place_;
+  const bool direct_;
 
-  // Written by NCCL until Begin's init, BeginShrink's, and RegisterWindow, is over.
+  // Written by NCCL until Begin's init, BeginShrink's, BeginDirect's, and RegisterWindow, is over.
   NcclComm slot_ = nullptr;
   NcclWindow window_ = nullptr;
 
@@ -130,13 +153,18 @@ class NcclCommunicator {
   bool entered_ ABSL_GUARDED_BY(mu_) = false;
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   NcclComm revoked_ ABSL_GUARDED_BY(mu_) = nullptr;                // what was comm_ until Revoke
-  std::shared_ptr<NcclCommunicator> parent_ ABSL_GUARDED_BY(mu_);  // while shrinking
+  std::shared_ptr<NcclCommunicator> parent_ ABSL_GUARDED_BY(mu_);  // while it is being made of it
+  std::shared_ptr<NcclCommunicator> origin_ ABSL_GUARDED_BY(mu_);  // of a direct one
   bool anchored_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const void> anchor_ ABSL_GUARDED_BY(mu_);  // until Abort
   bool finalizing_ ABSL_GUARDED_BY(mu_) = false;             // an anchored one
 
   // Touched by whoever is in a call.
   std::vector<void*> registered_;  // NCCL's handles
+
+  // Touched by who ends it.
+  std::shared_ptr<std::atomic<bool>> flushed_;  // by FinalizeBeside, whose thread shares it
+  std::thread flush_;
 };
 
 }  // namespace coordd

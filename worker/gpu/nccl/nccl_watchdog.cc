@@ -153,6 +153,16 @@ void NcclWatchdog::Watch(std::shared_ptr<NcclCommunicator> communicator) {
   shared_->changed.NotifyAll();
 }
 
+void NcclWatchdog::WatchInstead(const std::shared_ptr<NcclCommunicator>& origin,
+                                std::shared_ptr<NcclCommunicator> made) {
+  MutexLock lock(&shared_->mu);
+  shared_->watched.remove(origin);
+  shared_->condemned.remove(origin);
+  const bool too_late = shared_->failed.load(std::memory_order_acquire);
+  (too_late ? shared_->condemned : shared_->watched).push_back(std::move(made));
+  shared_->changed.NotifyAll();
+}
+
 void NcclWatchdog::Retire(std::shared_ptr<NcclCommunicator> communicator) {
   MutexLock lock(&shared_->mu);
   if (shared_->watched.remove(communicator) == 0) return;  // it is being aborted
@@ -276,8 +286,8 @@ bool NcclWatchdog::Shared::AwaitWork(Communicators* to_poll, Communicators* to_e
 void NcclWatchdog::Shared::Poll(const Communicators& communicators) {
   for (const auto& communicator : communicators) {
     // What fails there fails that alone (CommunicatorMaker).
-    if (communicator->Shrinking()) continue;
-    const absl::StatusOr<bool> pending = communicator->Pending();
+    if (communicator->IsBeingMade()) continue;
+    const absl::StatusOr<bool> pending = communicator->PendingOrInCall();
     if (!pending.ok() && !absl::IsAborted(pending.status())) Fail(pending.status());
   }
 }
@@ -406,6 +416,8 @@ void NcclWatchdog::Shared::Flush(std::list<Retiring>* flushing) {
     const absl::StatusOr<bool> pending = over ? true : it->communicator->Pending();
     if (pending.ok() && !*pending) {
       it->communicator->Destroy();
+      if (auto origin = it->communicator->TakeOrigin())
+        flushing->push_back({std::move(origin), it->idle_by});
     } else if (over || !pending.ok() || clock.Now() >= it->deadline) {
       it->communicator->Abort(clock, absl::ZeroDuration());
     } else {

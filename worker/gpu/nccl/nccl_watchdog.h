@@ -56,6 +56,9 @@ class NcclWatchdog {
 
   // From the beginning of its connection on. After a failure it is aborted at once.
   void Watch(std::shared_ptr<NcclCommunicator> communicator);
+  // Instead of the one that it is being made of, which ends with it.
+  void WatchInstead(const std::shared_ptr<NcclCommunicator>& origin,
+                    std::shared_ptr<NcclCommunicator> made);
   // Flushes and frees it. REQUIRES: this rank's work on it is done.
   void Retire(std::shared_ptr<NcclCommunicator> communicator);
   // If it is idle when everything is failed, it is not ended: TakeKept gives it, once. Another one

@@ -78,6 +78,7 @@ absl::Status DeviceBackend::Define(ProcessSetId process_set) {
   if (ToInt(process_set) == 0) UseKept(decision, *backend);
   if (!decision.has_value() || !decision->ok()) return absl::OkStatus();
   if ((*decision)->windows) backend->UseWindow(process_set);
+  if ((*decision)->direct) backend->UseDirect(process_set);
   if ((*decision)->ranks_per_node > 0)
     UseHierarchy(process_set, (*decision)->ranks_per_node, members, *backend);
   return absl::OkStatus();

@@ -21,6 +21,7 @@ struct DevicePlaneOptions {
   bool host_uses_rdma = true;  // the host's data plane may, between nodes
   Environment environment;     // with NCCL's variables, and NVTX's
   DeviceRules rules;
+  bool direct = true;              // communicators launch on the thread that calls, where NCCL can
   bool symmetric_windows = false;  // the fusion buffer is one where all ranks of a set have it so
   NcclBackendOptions backend;
 

@@ -89,7 +89,7 @@ class CommunicatorShrinkTest : public NcclBackendTest {
   void ExpectNext(const std::vector<Made>& made, bool shrunk) {
     for (const Made& one : made) {
       ASSERT_TRUE(one.ok()) << one.status();
-      EXPECT_FALSE((*one)->Shrinking());
+      EXPECT_FALSE((*one)->IsBeingMade());
     }
     EXPECT_EQ(FakeNcclShrunkCommunicators() - shrunk_, shrunk ? 3 : 0);
     EXPECT_EQ(*store_.Get("nccl/0/shrink", absl::InfinitePast()), shrunk ? "yes" : "no");

@@ -180,6 +180,20 @@ TEST(DeviceClaim, WindowsAreMadeByAllInOneSizeOrByNobody) {
   EXPECT_TRUE(DecideOnDevices({first, second}, {})->windows);
 }
 
+TEST(DeviceClaim, CommunicatorsAreDirectWhereAllRanksSaySoAndMakeNoWindows) {
+  DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->direct);
+  first.direct = true;
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->direct);
+  second.direct = true;
+  EXPECT_TRUE(DecodeClaim(EncodeClaim(second))->direct);
+  const auto both = DecideOnDevices({first, second}, {});
+  EXPECT_TRUE(both->direct);
+  EXPECT_EQ(*DecodeDecision(EncodeDecision(both)), *both);
+  first.window_bytes = second.window_bytes = 4096;
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->direct);
+}
+
 TEST(DeviceClaim, WhatNcclCarriesFollowsTheDecision) {
   TensorSpec spec;
   spec.memory = MemoryKind::kCuda;

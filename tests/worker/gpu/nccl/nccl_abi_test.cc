@@ -19,6 +19,7 @@ EXPECT_SAME(GetLastError);
 EXPECT_SAME(GetUniqueId);
 EXPECT_SAME(CommInitRankConfig);
 EXPECT_SAME(CommFinalize);
+EXPECT_SAME(CommSplit);
 EXPECT_SAME(CommDestroy);
 EXPECT_SAME(CommAbort);
 EXPECT_SAME(CommGetAsyncError);
