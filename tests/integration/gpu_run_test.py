@@ -21,7 +21,7 @@ PYTHON = """#!/bin/bash
 case "$*" in
   *torch.cuda.is_available* | *jax.default_backend*) exit 0 ;;
   *torch_on_cuda.py*) echo "stub of torch: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
-  *c10d_ranks.py*) echo "stub of torch.distributed: $COORDD_TEST_DEVICE, sizes ${*#*c10d_ranks.py }" ;;
+  *c10d_ranks.py*) shift; echo "stub of torch.distributed: $COORDD_TEST_DEVICE, sizes $*" ;;
   *jax_ranks.py*) echo "stub of jax: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
   *c10d_killed.py*) echo "# the other rank is told who was lost, by the stub: yes (bar: yes) met" ;;
   *gpu/c10d.py*) echo "# all_reduce over coordd over that over NCCL, by the stub: the call 1.00 times" ;;

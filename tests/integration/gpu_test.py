@@ -103,6 +103,17 @@ class GpuTest(GpuCase):
                 if rank == 1 or not without:
                     self.assertEqual("windows 0" not in text, not without, text)
 
+    @needs_stand_in
+    def test_communicators_are_direct_unless_a_rank_wants_none(self):
+        for without in ({}, {"COORDD_GPU_DIRECT": "0"}):
+            ranks = self.ranks([[-1, "collectives", 2]] * RANKS, own=lambda rank: without if rank == 1 else {})  # noqa: B023
+            for rank, text in enumerate(self.finish(ranks)):
+                self.assertIn("ok 2 steps", text)
+                self.assert_nccl_calls(text)
+                # The others have sets of their own.
+                if rank == 1 or not without:
+                    self.assertEqual("nccl split 0" not in text, not without, text)
+
     def test_a_killed_rank_is_named_and_nobody_hangs(self):
         ranks = self.ranks([[-1, "train", 30 if rank == 2 else -1] for rank in range(RANKS)])
         ranks[2].wait()
