@@ -456,8 +456,7 @@ void SayWhatNcclSaw() {
   if (const auto shrunk =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_shrunk_communicators")))
     std::printf("nccl shrunk %ld\n", shrunk());
-  if (const auto split =
-          reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_split_communicators")))
+  if (const auto split = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_split_communicators")))
     std::printf("nccl split %ld\n", split());
   const auto windows = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_windows"));
   std::printf("nccl calls %ld broken rule [%s] windows %ld\n", calls(), rule(),

@@ -142,10 +142,11 @@ constexpr VariableRow kRows[] = {
      "With `0` they are not registered (`coordrun --no-gpu-registration`). With `1` each rank "
      "registers its own. With `symmetric` they are windows of all ranks, where all ranks want "
      "that."},
-    {"COORDD_GPU_DIRECT", kGpu, "Whether NCCL launches on the thread that calls it",
-     "`0` or `1`", "`1`", "workers",
+    {"COORDD_GPU_DIRECT", kGpu, "Whether NCCL launches on the thread that calls it", "`0` or `1`",
+     "`1`", "workers",
      "It holds for NCCL 2.23.4 and later, where all ranks say 1. With `0` NCCL makes a thread for "
-     "each call, as it does for all non-blocking communicators, which costs some 100 microseconds."},
+     "each call, as it does for all non-blocking communicators, which costs some 100 "
+     "microseconds."},
     {"COORDD_GPU_SHRINK", kGpu, "Whether NCCL's communicator is shrunk when members leave",
      "`0` or `1`", "`1`", "workers", "With `0` it is made anew."},
     {"COORDD_GPU_GATE_LIMIT", kGpu, "How long a stream is held when the generation has ended",

@@ -73,7 +73,8 @@ struct WorkerOptions {
   // COORDD_GPU_SHRINK=0: this rank keeps no communicator from which the next generation's could be
   // made (ncclCommShrink), and so nobody's is.
   bool shrink_gpu_communicators = true;
-  // COORDD_GPU_DIRECT=0: NCCL launches what this rank, and so all ranks, call on threads of its own.
+  // COORDD_GPU_DIRECT=0: NCCL launches what this rank, and so all ranks, call on threads of its
+  // own.
   bool direct_gpu_communicators = true;
   // COORDD_GPU_GATE_LIMIT seconds: a stream of a GPU that is held since the generation has ended
   // ends its process's context when the program has not called the library for that long.

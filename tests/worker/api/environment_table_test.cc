@@ -28,11 +28,10 @@ std::string Described(const WorkerOptions& options) {
       static_cast<int>(options.device_rules.algorithm), " ", options.device_rules.allow_shared_gpu,
       " ", options.device_rules.require_rdma, " ", options.register_gpu_buffers, " ",
       options.symmetric_gpu_windows, " ", options.shrink_gpu_communicators, " ",
-      options.direct_gpu_communicators, " ",
-      absl::FormatDuration(options.gpu_gate_limit), " ", absl::FormatDuration(options.join_timeout),
-      " ", absl::FormatDuration(options.resume_timeout), " ",
-      absl::FormatDuration(options.collective_timeout), " ", static_cast<int>(options.on_failure),
-      " ", options.timeline_mark_steps);
+      options.direct_gpu_communicators, " ", absl::FormatDuration(options.gpu_gate_limit), " ",
+      absl::FormatDuration(options.join_timeout), " ", absl::FormatDuration(options.resume_timeout),
+      " ", absl::FormatDuration(options.collective_timeout), " ",
+      static_cast<int>(options.on_failure), " ", options.timeline_mark_steps);
 }
 
 // The value between the backquotes of "`auto`"; empty where the default is a phrase.
@@ -98,14 +97,21 @@ TEST(EnvironmentTable, HasDefaultsThatChangeNothingWhenTheyAreGiven) {
 TEST(EnvironmentTable, HasNoDefaultThatIsSimplyNotRead) {
   const std::string without = Described(*WorkerOptionsFrom({}));
   const std::vector<Environment> others = {
-      {{"COORDD_ADDR", "node1:1"}},        {{"COORDD_JOIN_TIMEOUT", "301"}},
-      {{"COORDD_TIMEOUT", "601"}},         {{"COORDD_RESUME_TIMEOUT", "301"}},
-      {{"COORDD_ON_FAILURE", "raise"}},    {{"COORDD_TRANSPORT", "shm"}},
-      {{"COORDD_HOST_ALGORITHM", "flat"}}, {{"COORDD_GPU_ALGORITHM", "flat"}},
-      {{"COORDD_GPU_REGISTER", "0"}},      {{"COORDD_GPU_SHRINK", "0"}},
+      {{"COORDD_ADDR", "node1:1"}},
+      {{"COORDD_JOIN_TIMEOUT", "301"}},
+      {{"COORDD_TIMEOUT", "601"}},
+      {{"COORDD_RESUME_TIMEOUT", "301"}},
+      {{"COORDD_ON_FAILURE", "raise"}},
+      {{"COORDD_TRANSPORT", "shm"}},
+      {{"COORDD_HOST_ALGORITHM", "flat"}},
+      {{"COORDD_GPU_ALGORITHM", "flat"}},
+      {{"COORDD_GPU_REGISTER", "0"}},
+      {{"COORDD_GPU_SHRINK", "0"}},
       {{"COORDD_GPU_DIRECT", "0"}},
-      {{"COORDD_GPU_GATE_LIMIT", "30"}},   {{"COORDD_ALLOW_SHARED_GPU", "1"}},
-      {{"COORDD_REQUIRE_RDMA", "1"}},      {{"COORDD_TIMELINE_MARK_CYCLES", "1"}},
+      {{"COORDD_GPU_GATE_LIMIT", "30"}},
+      {{"COORDD_ALLOW_SHARED_GPU", "1"}},
+      {{"COORDD_REQUIRE_RDMA", "1"}},
+      {{"COORDD_TIMELINE_MARK_CYCLES", "1"}},
       {{"COORDD_LOG_LEVEL", "error"}},
   };
   for (const Environment& other : others) {

@@ -269,8 +269,9 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::Make() {
   }
   if (status.ok()) return direct;
   if (absl::IsAborted(status)) return status;
-  return absl::Status(status.code(), absl::StrCat(status.message(), " (COORDD_GPU_DIRECT=0 on all "
-                                                                    "ranks does without)"));
+  return absl::Status(status.code(), absl::StrCat(status.message(),
+                                                  " (COORDD_GPU_DIRECT=0 on all "
+                                                  "ranks does without)"));
 }
 
 absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::MakeOrigin() {

@@ -183,8 +183,8 @@ absl::StatusOr<bool> NcclCommunicator::AwaitMade(const std::shared_ptr<NcclCommu
   MutexLock lock(&mu_);
   if (parent_ == nullptr) return Gone();
   if (made == nullptr) {
-    return absl::UnavailableError(absl::StrCat(direct_ ? "ncclCommSplit" : "ncclCommShrink",
-                                               " ended with no communicator"));
+    return absl::UnavailableError(
+        absl::StrCat(direct_ ? "ncclCommSplit" : "ncclCommShrink", " ended with no communicator"));
   }
   comm_ = made;
   if (direct_) origin_ = std::move(parent_);
@@ -294,13 +294,13 @@ absl::Status NcclCommunicator::FinalizeBeside() {
     return NcclResult::kSuccess;
   }));
   flushed_ = std::make_shared<std::atomic<bool>>(false);
-  flush_ = StartThread("nccl-flush", [runtime = runtime_, device = place_.device, flushed,
-                                      over = flushed_] {
-    runtime->device->OwnThisThread();
-    const auto scope = DeviceScope::Enter(*runtime->device, device);
-    runtime->nccl.functions.CommFinalize(flushed);
-    over->store(true);
-  });
+  flush_ = StartThread("nccl-flush",
+                       [runtime = runtime_, device = place_.device, flushed, over = flushed_] {
+                         runtime->device->OwnThisThread();
+                         const auto scope = DeviceScope::Enter(*runtime->device, device);
+                         runtime->nccl.functions.CommFinalize(flushed);
+                         over->store(true);
+                       });
   return absl::OkStatus();
 }
 

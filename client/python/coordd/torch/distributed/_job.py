@@ -34,15 +34,16 @@ class Job:
         Its name is not that which torch gives the group: where groups are made by their members alone, ranks may count them
         differently."""
         key = hashlib.sha1(f"{label}/{','.join(map(str, sorted(ranks)))}".encode()).hexdigest()
-        with self._lock:
-            self._made[key] += 1  # the members make such sets one after the other
-            name = f"torch/{key}/{self._made[key]}"
+        with self._lock:  # the members make such sets one after the other; one that failed is one for none of them
+            name = f"torch/{key}/{self._made[key] + 1}"
         number = c_int32()
         status = _library.library().function("coordd_process_set_add_members")(
             self.worker.pointer, name.encode(), (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(timeout_s),
             byref(number))
         if status != 0:
             raise _native.call_error(status)
+        with self._lock:
+            self._made[key] += 1
         return number.value
 
     def enter(self) -> None:
