@@ -136,4 +136,11 @@ absl::StatusOr<v1::DismissReply> DismissWorkers(const Target& target,
                                                    &v1::Admin::Stub::Dismiss);
 }
 
+absl::StatusOr<v1::ReportExitsReply> ReportExits(const Target& target,
+                                                 const v1::ReportExitsRequest& request,
+                                                 absl::Duration timeout) {
+  return Ask<v1::ReportExitsRequest, v1::ReportExitsReply>(target, timeout, request,
+                                                           &v1::Admin::Stub::ReportExits);
+}
+
 }  // namespace coordd

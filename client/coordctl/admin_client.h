@@ -32,4 +32,9 @@ absl::StatusOr<v1::DismissReply> DismissWorkers(const Target& target,
                                                 const v1::DismissRequest& request,
                                                 absl::Duration timeout);
 
+// Tells how processes have ended. Statuses: those of Admin.ReportExits.
+absl::StatusOr<v1::ReportExitsReply> ReportExits(const Target& target,
+                                                 const v1::ReportExitsRequest& request,
+                                                 absl::Duration timeout);
+
 }  // namespace coordd

@@ -15,8 +15,10 @@
 #include "client/coordctl/admin_client.h"
 #include "client/coordctl/ask_for_jobs.h"
 #include "client/coordctl/certs_command.h"
+#include "client/coordctl/command_options.h"
 #include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
+#include "client/coordctl/exit_report.h"
 #include "client/coordctl/own_user.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
@@ -407,23 +409,14 @@ void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
                                   absl::StrJoin(LauncherNames(), ", ")));
 }
 
-CLI::App* AddCertsCommand(CLI::App& app, CertsArguments* arguments) {
-  CLI::App* certs = app.add_subcommand(
-      "certs",
-      "Make a small certificate authority with certificates for coordd, for workers and for "
-      "operators; or, with --role, one more certificate of the authority in DIR");
-  certs->add_option("DIR", arguments->directory, "where to; nothing is overwritten")->required();
-  certs->add_option("--role", arguments->role,
-                    "what coordd lets its bearer do: operator (everything), launcher (its own "
-                    "jobs), worker (be one of a job), node (a relay), viewer (look)");
-  certs->add_option("--name", arguments->names,
-                    "a host name or address of coordd, besides localhost (may be repeated); with "
-                    "--role, whose it is: a person, of a worker its job, of a node its host "
-                    "[the user; any job, any host]");
-  certs->add_option("--days", arguments->days, "how long they are valid")
-      ->check(CLI::Range(1, 36500))
-      ->capture_default_str();
-  return certs;
+int Ended(const ExitArguments& exit, const Arguments& arguments, const Environment& environment) {
+  const absl::StatusOr<v1::ReportExitsRequest> request = ExitRequestFrom(exit);
+  if (!request.ok()) return Report(request.status(), kUsage);
+  const absl::StatusOr<Target> target = FindTarget(arguments, environment);
+  if (!target.ok()) return ReportNoTarget(target.status());
+  const absl::StatusOr<v1::ReportExitsReply> reply = ReportExits(*target, *request, kTimeout);
+  if (!reply.ok()) return Report(reply.status(), DismissFailure(reply.status()));
+  return kOk;
 }
 
 int Certs(const CertsArguments& certs, bool as_json, const Environment& environment) {
@@ -458,6 +451,8 @@ int Main(int argc, char** argv) {
   AddEventsCommand(app, &arguments);
   AddTraceCommand(app, &arguments);
   AddDismissCommands(app, &arguments);
+  ExitArguments exit;
+  AddTargetOptions(AddEndedCommand(app, &exit), &arguments);
   AddLaunchCommands(app, &arguments);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", arguments.json, "for programs");
@@ -479,6 +474,7 @@ int Main(int argc, char** argv) {
     return Dismiss(arguments, arguments.lift ? v1::DISMISS_ACTION_LIFT : v1::DISMISS_ACTION_DRAIN,
                    environment);
   }
+  if (app.got_subcommand("ended")) return Ended(exit, arguments, environment);
   if (check_build->parsed()) return CheckBuild(arguments, environment);
   if (certs->parsed()) return Certs(certs_arguments, arguments.json, environment);
   return app.got_subcommand("expand") ? Expand(arguments) : Whoami(arguments, environment);

@@ -80,6 +80,11 @@ constexpr VariableRow kRows[] = {
     {"COORDD_MAX_WORKERS", kPlace, "The job takes at most so many workers",
      "a whole number of at least 1", "that of `COORDD_SIZE`", "workers",
      "`coordrun --min-np` sets it, to what `--max-np` says."},
+    {"COORDD_SETTLING_WINDOW", kPlace,
+     "Time that the job's start waits for more workers after the last one",
+     "a positive number of seconds", "that of coordd's `--settling-window`", "workers",
+     "It is equal on all workers. It begins once `COORDD_MIN_WORKERS` are there, and ends at once "
+     "when `COORDD_MAX_WORKERS` are."},
     {"COORDD_NODE_ID", kPlace, "Name of this node, by which workers know that they share memory",
      "a text", "found out", "workers, coordrun, Python", ""},
     {"COORDD_TOPOLOGY", kPlace, "Where this node is, slowest network first",

@@ -239,6 +239,9 @@ absl::Status ReadRank(const Environment& environment, WorkerOptions* options) {
   if (size > 0) options->min_workers = options->max_workers = size;
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_MIN_WORKERS", 1, &options->min_workers));
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_MAX_WORKERS", 1, &options->max_workers));
+  absl::Duration window = absl::ZeroDuration();
+  COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_SETTLING_WINDOW", &window));
+  if (window > absl::ZeroDuration()) options->settling_window = window;
   if (const std::string* id = Find(environment, "COORDD_LAUNCH_ID")) options->launch_id = *id;
   return absl::OkStatus();
 }

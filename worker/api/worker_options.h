@@ -39,6 +39,8 @@ struct WorkerOptions {
   // default.
   int32_t min_workers = 0;
   int32_t max_workers = 0;
+  // COORDD_SETTLING_WINDOW: how long the first generation waits for more than min_workers after the
+  // last has come; absent: coordd's default.
   std::optional<absl::Duration> settling_window;
   LaunchPlace launch;                // of COORDD_LAUNCHER, else as detected
   int32_t launcher_rank = -1;        // COORDD_RANK, else launch.rank

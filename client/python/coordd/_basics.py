@@ -67,7 +67,8 @@ def on_start(call) -> None:
 
 
 def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job: Optional[str] = None,
-         launcher: Optional[str] = None, port_range: Optional[str] = None) -> None:
+         launcher: Optional[str] = None, port_range: Optional[str] = None, token: Optional[str] = None,
+         tls_ca: Optional[str] = None, tls_cert: Optional[str] = None, tls_key: Optional[str] = None) -> None:
     """Makes this process a member of its job: connects to coordd and waits until all ranks are there. Does nothing when it
     is one already.
 
@@ -81,6 +82,8 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
     coordinator, job, launcher, port_range: instead of the variables COORDD_ADDR, COORDD_JOB_ID, COORDD_LAUNCHER and
                   COORDD_PORT_RANGE: "host:port" or "auto"; a name; whose variables tell rank and size, as "slurm" or
                   "none"; "20000-20099".
+    token:        the job's secret itself, instead of the file that COORDD_TOKEN_FILE names.
+    tls_ca, tls_cert, tls_key: paths of PEM files, all or none, instead of COORDD_TLS_CA, COORDD_TLS_CERT and COORDD_TLS_KEY.
 
     Where coordd is and who we are comes from COORDD_* variables, which coordrun sets, else from the launcher's.
     ValueError: a wrong argument or variable. HorovodInternalError: coordd cannot be reached, not all ranks came in time
@@ -99,7 +102,8 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         sets = [] if process_sets in (None, "dynamic") else list(process_sets)
         if any(not isinstance(one, _process_sets.ProcessSet) for one in sets):
             raise InvalidArgumentError("process_sets: expected a list of ProcessSet, or \"dynamic\"", "INVALID_ARGUMENT")
-        given = {"coordinator": coordinator, "job": job, "launcher": launcher, "port_range": port_range}
+        given = {"coordinator": coordinator, "job": job, "launcher": launcher, "port_range": port_range, "token": token,
+                 "tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
         options: Dict[str, _native.OptionValue] = {key: value for key, value in given.items() if value is not None}
         options.update(_comm_argument.membership_options(comm, options))
         options.update(_stacks.options())
@@ -171,6 +175,16 @@ def tell_failure(what: str) -> None:
                 one.fail(what, _FAIL_TIMEOUT_S)
     finally:
         state.lock.release()
+
+
+def give_up(what: str) -> None:
+    """An error has ended what this process was a member for, and the process lives on: all hear of it, and init() may be called again."""
+    with state.lock:
+        if state.worker is None:
+            return
+        own, state.worker, state.place = state.worker, None, None
+        own.fail(what, _FAIL_TIMEOUT_S)
+        _end_membership()
 
 
 def membership() -> int:

@@ -69,6 +69,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
                                           {"COORDD_SIZE", "8"},
                                           {"COORDD_LOCAL_RANK", "1"},
                                           {"COORDD_MIN_WORKERS", "4"},
+                                          {"COORDD_SETTLING_WINDOW", "2.5"},
                                           {"COORDD_NODE_ID", "n1"},
                                           {"COORDD_TOPOLOGY", "aisle3/rack12"},
                                           {"COORDD_METRICS", "0.0.0.0:0"},
@@ -89,6 +90,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
   EXPECT_EQ(options->launcher_local_rank, 1);
   EXPECT_EQ(options->min_workers, 4);
   EXPECT_EQ(options->max_workers, 8);
+  EXPECT_EQ(options->settling_window, absl::Seconds(2.5));
   EXPECT_EQ(options->node_id, "n1");
   EXPECT_THAT(options->topology, ElementsAre("aisle3", "rack12"));
   EXPECT_EQ(options->metrics, (HostPort{"0.0.0.0", 0}));
@@ -133,6 +135,7 @@ TEST(OptionsFromEnvironment, NameTheVariableThatIsWrong) {
                                                         {"COORDD_RANK", "-1"},
                                                         {"COORDD_RANK", "two"},
                                                         {"COORDD_SIZE", "0"},
+                                                        {"COORDD_SETTLING_WINDOW", "0"},
                                                         {"COORDD_METRICS", "9401"},
                                                         {"COORDD_TRANSPORT", "rdma"},
                                                         {"COORDD_HOST_ALGORITHM", "ring"},
