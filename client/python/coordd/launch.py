@@ -124,7 +124,7 @@ class Reach(NamedTuple):
                      are there, and goes on without those that are lost as long as so many are left. on_failure: "raise" or "continue", as
                      COORDD_ON_FAILURE has it.
         token:       the job's secret; made by default.
-        variables:   more of them, the same on all workers, such as {"COORDD_TIMEOUT": "60"}.
+        variables:   more of them, the same on all workers, such as COORDD_TIMEOUT.
         ValueError: numbers that do not fit together.
         """
         if size < 1 or (min_workers is not None and not 1 <= min_workers <= size):
@@ -193,14 +193,26 @@ class Coordinator:
         """A job of this coordd: see Reach.job."""
         return self.reach.job(name, **arguments)
 
+    def members(self, job: Job) -> List[str]:
+        """The `launch` (Job.environment) of each worker that is in the job's generation now; nobody where coordd knows no such job.
+        Blocks for some milliseconds."""
+        try:
+            said = json.loads(_run([*self._coordctl("status", job), "--json"], _REPORT_TIMEOUT_S))
+        except (OSError, ValueError, HorovodInternalError):
+            return []
+        return [one["launch"] for found in said["jobs"] for one in found["workers"] if one["rank"] >= 0]
+
+    def _coordctl(self, command: str, job: Job) -> List[str]:
+        return [_program("coordctl"), command, job.name, f"--coordinator={self.address}", *self._tls]
+
     def report_end(self, job: Job, launch: str, *, status: Optional[int] = None, signal: Optional[int] = None, reason: str = "",
                    last_words: Sequence[str] = ()) -> bool:
         """Tells coordd how the process with this `launch` (Job.environment) has ended, for the errors of the others, the events and the
         status page: by an exit `status`, by a `signal`, or nobody has seen how. `reason`: one phrase, such as "out of memory".
         `last_words`: its last lines on stderr. Blocks for some milliseconds. False: coordd could not be told, which is nobody's error."""
         how = ["--unseen"] if status is None and signal is None else [f"--status={status}"] if signal is None else [f"--signal={signal}"]
-        command = [_program("coordctl"), "ended", job.name, f"--coordinator={self.address}", f"--launch={launch}", *how,
-                   f"--reason={reason}", *(f"--line={line}" for line in last_words[-5:]), *self._tls]
+        command = [*self._coordctl("ended", job), f"--launch={launch}", *how, f"--reason={reason}",
+                   *(f"--line={line}" for line in last_words[-5:])]
         try:
             with tempfile.NamedTemporaryFile(prefix="token-", dir=self._folder) as token:  # mode 0600
                 token.write(job.token.encode())
@@ -244,7 +256,7 @@ def _program(name: str) -> str:
     raise HorovodInternalError(f"{name} was found nowhere; looked at {', '.join(_programs.candidates(name))} and PATH", "NOT_FOUND")
 
 
-def _run(command: List[str], timeout_s: float) -> None:
+def _run(command: List[str], timeout_s: float) -> bytes:
     began = time.monotonic()
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s,
@@ -254,3 +266,4 @@ def _run(command: List[str], timeout_s: float) -> None:
                                    "DEADLINE_EXCEEDED") from None
     if ended.returncode != 0:
         raise HorovodInternalError(ended.stdout.decode(errors="replace").strip() or f"{command[0]}: status {ended.returncode}")
+    return ended.stdout

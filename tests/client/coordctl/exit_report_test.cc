@@ -42,11 +42,13 @@ TEST(ExitRequest, SaysHowAProcessHasEnded) {
 }
 
 TEST(ExitRequest, HasOneEndAndNoOther) {
-  EXPECT_THAT(ExitRequestFrom(Arguments()), StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("--unseen")));
+  EXPECT_THAT(ExitRequestFrom(Arguments()),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("--unseen")));
   ExitArguments both = Arguments();
   both.status = 0;
   both.unseen = true;
-  EXPECT_THAT(ExitRequestFrom(both), StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("--unseen")));
+  EXPECT_THAT(ExitRequestFrom(both),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("--unseen")));
   both.status.reset();
   const auto unseen = ExitRequestFrom(both);
   ASSERT_THAT(unseen, IsOk());
