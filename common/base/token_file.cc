@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/private_file.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -26,7 +27,7 @@ absl::Status CheckKind(absl::string_view named_by, const std::string& path) {
     return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
   if (S_ISDIR(found.st_mode))
     return Refused(named_by, path, "is a folder; expected a file with the job's token");
-  if (!S_ISREG(found.st_mode) || (found.st_mode & (S_IRWXG | S_IRWXO)) == 0)
+  if (!S_ISREG(found.st_mode) || IsPrivate(found, FileReader::Self()))
     return absl::OkStatus();
   return Refused(
       named_by, path,

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/private_file.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/tls_handles.h"
 
@@ -50,7 +51,7 @@ absl::StatusOr<std::string> ReadPem(absl::string_view option, const std::string&
 absl::Status CheckKeyPermissions(const std::string& path) {
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0) return absl::OkStatus();  // ReadPem says why
-  if ((file.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+  if (!IsPrivate(file, FileReader::Self())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "TLS key ", path, " has mode 0", (file.st_mode >> 6) & 7, (file.st_mode >> 3) & 7,
         file.st_mode & 7, ", so others than its owner can reach it; expected 0600 (chmod 600 ",

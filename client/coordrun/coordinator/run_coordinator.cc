@@ -95,6 +95,25 @@ CertOptions CertificatesOfRun(const std::vector<std::string>& addresses,
   return certs;
 }
 
+// The coordd of all pods, in the first: with the certificate and the token that all of them have.
+absl::Status StartForPods(const RunOptions& options, const std::string& directory,
+                          const Environment& environment, Clock& clock, RunCoordinator* result) {
+  Rendezvous& rendezvous = result->rendezvous;
+  if (rendezvous.token_file.empty())
+    rendezvous.token_file = Variable(environment, "COORDD_TOKEN_FILE");
+  rendezvous.address = options.pods.address;
+  if (options.tls) rendezvous.tls = rendezvous.launcher_tls = TlsOf(options, environment);
+  result->setup = {
+      .listen = options.listen,
+      .http = options.http,
+      .store =
+          CoorddArgument(options, "--store").value_or(absl::StrCat("sqlite:", directory, "/state")),
+      .tls = rendezvous.tls};
+  COORDD_ASSIGN_OR_RETURN(result->process, StartCoordinator(options, result->setup, environment,
+                                                            StartBy(options, clock), clock));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckCredentials(const RunOptions& options, const Environment& environment) {
@@ -103,17 +122,19 @@ absl::Status CheckCredentials(const RunOptions& options, const Environment& envi
   // Also where nobody has to reach this machine: a name that is written wrong is said at once.
   if (!options.networks.empty()) COORDD_RETURN_IF_ERROR(OwnAddresses(options.networks).status());
   COORDD_RETURN_IF_ERROR(CheckJobName("COORDD_JOB_ID", JobName(options, environment)));
-  if (!options.coordinator.empty())
+  const bool shared = !options.coordinator.empty() || options.pods.take_part();
+  if (shared && options.tls)
     COORDD_RETURN_IF_ERROR(CheckOwnCertificate(TlsOf(options, environment), TlsSide::kClient));
   if (!options.token_file.empty()) return CheckTokenFile("--token-file", options.token_file);
   const std::string variable = Variable(environment, "COORDD_TOKEN_FILE");
-  if (options.coordinator.empty() || variable.empty()) return absl::OkStatus();
+  if (!shared || variable.empty()) return absl::OkStatus();
   return CheckTokenFile("COORDD_TOKEN_FILE", variable);
 }
 
 std::string JobName(const RunOptions& options, const Environment& environment) {
   std::string job = options.job;
-  if (job.empty() && !options.coordinator.empty()) job = Variable(environment, "COORDD_JOB_ID");
+  const bool shared = !options.coordinator.empty() || options.pods.take_part();
+  if (job.empty() && shared) job = Variable(environment, "COORDD_JOB_ID");
   return job.empty() ? JobNameFrom(ProgramName(options.command)) : job;
 }
 
@@ -146,6 +167,10 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   if (sees_ends) rendezvous.launch_id = SecretHex(kLaunchIdBytes);
   if (!options.coordinator.empty()) {
     COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, &rendezvous));
+    return result;
+  }
+  if (options.pods.take_part()) {
+    COORDD_RETURN_IF_ERROR(StartForPods(options, directory, environment, clock, &result));
     return result;
   }
   if (rendezvous.token_file.empty()) {

@@ -142,6 +142,7 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
     return absl::StrCat("the run was not done after --timeout ",
                         absl::ToDoubleSeconds(options.timeout), " s");
   }
+  if (state.has_drained()) return "this pod was asked to end, and its workers have left";
   if (state.interrupted()) {
     return absl::StrCat("the run was ended by ", SignalName(state.exit_status() - 128));
   }

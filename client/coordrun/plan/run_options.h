@@ -30,8 +30,14 @@ struct RunOptions {
   absl::Duration elastic_timeout = absl::Minutes(10);
   // A slot whose worker has failed is used again after the first, then twice as long each time.
   absl::Duration cooldown_min = absl::Seconds(1), cooldown_max = absl::Minutes(1);
-  int32_t size = 0;                  // workers of the job in all; 0: np
-  int32_t first_rank = 0;            // COORDD_RANK of the first one here
+  int32_t size = 0;        // workers of the job in all; 0: np
+  int32_t first_rank = 0;  // COORDD_RANK of the first one here
+  // This run takes part in the job of several pods (TakePart).
+  struct Pods {
+    std::string address;      // of their coordd, which may not be there yet; empty: it does not
+    int32_t min_workers = 0;  // --min-np, which is about all pods; 0: the job is not elastic
+    bool take_part() const { return !address.empty(); }
+  } pods;
   std::vector<std::string> command;  // program and arguments
   bool horovod = false;              // it is a Horovod script: see horovod_flag.h
   bool torch_backend = false;        // its torch.distributed is to use coordd: the same

@@ -156,27 +156,6 @@ absl::Status PlanSrun(const RunOptions& options, const PlanInputs& inputs, RunPl
   return absl::OkStatus();
 }
 
-// In each of its pods a run of its own would begin, and all would look well.
-absl::Status CheckPod(const RunOptions& options, const PlanInputs& inputs) {
-  const bool says_how = !options.launcher.empty() || !options.coordinator.empty() ||
-                        options.size != 0 || NamesHosts(options) ||
-                        !options.discovery_script.empty();
-  if (!inputs.pod.has_value() || says_how) return absl::OkStatus();
-  const LaunchPlace& pod = *inputs.pod;
-  const std::string nodes = pod.nodes > 0 ? absl::StrCat(pod.nodes) : "PODS";
-  const std::string count =
-      pod.nodes > 0 ? absl::StrCat(" of ", pod.nodes) : ", and how many there are is not said,";
-  const std::string address = Variable(inputs.environment, "COORDD_ADDR");
-  const bool named = !address.empty() && address != "auto";
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this is pod ", pod.node_rank, count, " of ", pod.title, " (", pod.why,
-      "), and each of them would start a run of its own: expected, for one job of all, ",
-      named ? "" : "a coordd that all pods reach and ", "'coordrun -np ", options.np,
-      " --coordinator ", named ? address : "HOST:29650", " --size $((", options.np, " * ", nodes,
-      ")) --first-rank ", options.np * std::max(pod.node_rank, 0), " -- ", options.command[0],
-      " ...' in this one, or --launcher local for a run of this pod alone"));
-}
-
 // A job script whose hosts are not known is not a run of this machine alone.
 absl::Status CheckHosts(const RunOptions& options, const PlanInputs& inputs) {
   const bool says_how = !options.launcher.empty() || !options.coordinator.empty() ||
@@ -213,7 +192,9 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
         absl::StrCat("inside Slurm's allocation ", Variable(inputs.environment, "SLURM_JOB_ID"));
     return LauncherKind::kSrun;
   }
-  plan->reason = "no other host is named";
+  plan->reason = options.pods.take_part()
+                     ? absl::StrCat("pod ", inputs.pod->node_rank, " of ", inputs.pod->title)
+                     : "no other host is named";
   return LauncherKind::kLocal;
 }
 
@@ -313,7 +294,7 @@ std::optional<LaunchPlace> PodOf(const LaunchPlace& place) {
 }
 
 std::string OverlookedText(const RunOptions& options, const Environment& environment) {
-  if (!options.coordinator.empty()) return "";
+  if (!options.coordinator.empty() || options.pods.take_part()) return "";
   std::vector<std::string> found;
   std::string expected;
   const std::string address = Variable(environment, "COORDD_ADDR");
@@ -331,7 +312,6 @@ std::string OverlookedText(const RunOptions& options, const Environment& environ
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs) {
   RunPlan plan;
-  COORDD_RETURN_IF_ERROR(CheckPod(options, inputs));
   COORDD_RETURN_IF_ERROR(CheckTask(options, inputs.task));
   COORDD_RETURN_IF_ERROR(CheckHosts(options, inputs));
   plan.launcher = Choose(options, inputs, &plan);

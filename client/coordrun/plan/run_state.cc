@@ -21,8 +21,10 @@ bool EndsTheRun(int signal) {
 RunState::RunState(const RunOptions& options, absl::Time start)
     : min_np_(options.min_np),
       hosts_change_(!options.discovery_script.empty()),
+      drains_(options.pods.min_workers > 0),
       linger_(options.linger),
       grace_(options.grace),
+      drain_grace_(options.drain_grace),
       elastic_timeout_(options.elastic_timeout),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
@@ -252,7 +254,17 @@ void RunState::SignalReceived(int signal, absl::Time now) {
   }
   interrupt_ = signal;
   signals_.push_back(signal);
-  if (phase_ == Phase::kRunning || phase_ == Phase::kLingering) Enter(Phase::kTerminating, now);
+  const bool runs = phase_ == Phase::kRunning;
+  if (runs || phase_ == Phase::kLingering) Enter(Phase::kTerminating, now);
+  if (runs && drains_ && signal == SIGTERM) phase_end_ = now + drain_grace_;
+}
+
+bool RunState::has_drained() const {
+  const auto left = [](const Worker& worker) {
+    return worker.end && (worker.end->ok() || worker.ended_by_itself);
+  };
+  return drains_ && interrupt_ == SIGTERM && !blame_.worker() &&
+         std::all_of(workers_.begin(), workers_.end(), left);
 }
 
 void RunState::Tick(absl::Time now) {
@@ -307,6 +319,7 @@ int RunState::exit_status() const {
     return end != nullptr && end->has_value() ? std::max((*end)->shell_status(), 1) : 1;
   }
   if (timed_out_) return kTimeoutStatus;
+  if (has_drained()) return 0;
   if (interrupt_ != 0) return 128 + interrupt_;
   if (coordinator_end_) return std::max(coordinator_end_->shell_status(), 1);
   return deserted() ? 1 : 0;

@@ -66,7 +66,8 @@ class RunState {
   // The program has come to its end without those who are alive: they are ended, and count as lost.
   void Finish(absl::Time now);
   // A signal of a user or a batch system has come; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run,
-  // any other is just passed on.
+  // any other is just passed on. In a pod of an elastic job SIGTERM asks the workers to leave, for
+  // which they have --drain-grace, and the others go on: that is no failure.
   void SignalReceived(int signal, absl::Time now);
   // The worker has ended well, but so that the others cannot go on: `reason` completes "rank 2
   // ...". Counts as the first failure, unless there is one.
@@ -92,6 +93,8 @@ class RunState {
   bool ending() const { return phase_ != Phase::kRunning; }
   bool timed_out() const { return timed_out_; }
   bool interrupted() const { return interrupt_ != 0; }
+  // A pod was asked to end, and its workers have left in order.
+  bool has_drained() const;
   // Who failed before the run was being ended, and so is its cause (RunBlame).
   static constexpr absl::Duration kBlameWindow = RunBlame::kWindow;
   bool blame_is_final() const { return blame_.is_final() || all_ended(); }
@@ -137,8 +140,8 @@ class RunState {
 
   // Constant after construction.
   const int32_t min_np_;
-  const bool hosts_change_;
-  const absl::Duration linger_, grace_, elastic_timeout_;
+  const bool hosts_change_, drains_;
+  const absl::Duration linger_, grace_, drain_grace_, elastic_timeout_;
   const absl::Time timeout_;
 
   Phase phase_ = Phase::kRunning;

@@ -21,6 +21,7 @@ bool OfOuterTorchrun(const std::string& name) {
   return absl::StartsWith(name, "TORCHELASTIC_") || name == "GROUP_WORLD_SIZE";
 }
 
+constexpr char kSettling[] = "COORDD_SETTLING_WINDOW";
 constexpr int32_t kNoLimit = 1 << 17;  // coordd's own bound of a job
 
 bool OfThisMachine(const std::string& name) {
@@ -90,6 +91,11 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
     environment["COORDD_MIN_WORKERS"] = absl::StrCat(options.min_np);
     environment["COORDD_MAX_WORKERS"] = absl::StrCat(MostWorkers(options));
     environment["COORDD_ON_FAILURE"] = options.on_failure;
+    if (options.pods.min_workers > 0) {
+      environment["COORDD_MIN_WORKERS"] = absl::StrCat(options.pods.min_workers);
+      // Pods take their time, one after the other; when all are there nobody waits.
+      if (Variable(inherited, kSettling).empty()) environment[kSettling] = "30";
+    }
   }
   if (!options.port_range.empty()) environment["COORDD_PORT_RANGE"] = options.port_range;
   // Of a torchrun around coordrun: they would make torch look for that one's store.

@@ -31,6 +31,14 @@ absl::Status CoordinatorKeeper::CheckSpeaks() const {
   return is_final ? status : absl::OkStatus();
 }
 
+absl::Status CoordinatorKeeper::CheckIsThere() const {
+  if (!options_.pods.take_part() || is_own()) return absl::OkStatus();
+  const absl::Status found =
+      FetchState(TargetOf(rendezvous()), rendezvous().job, kFirstLookTimeout).status();
+  const bool is_away = absl::IsUnavailable(found) || absl::IsDeadlineExceeded(found);
+  return is_away ? found : absl::OkStatus();
+}
+
 std::optional<v1::ServerState> CoordinatorKeeper::FetchView(
     const std::vector<std::string>& launches, absl::Duration timeout) const {
   if (rendezvous().address.empty() || has_ended()) return std::nullopt;

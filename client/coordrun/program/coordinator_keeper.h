@@ -47,6 +47,9 @@ class CoordinatorKeeper {
   // That a named coordd speaks another way (TLS, certificates, no coordd at all) stays so; one that
   // is not there yet may come.
   absl::Status CheckSpeaks() const;
+  // Of pods, whose coordd may be started later than they, and have no name before: whether it
+  // answers. UNAVAILABLE, DEADLINE_EXCEEDED: not yet.
+  absl::Status CheckIsThere() const;
   // What it knows of the job. Nothing: it does not answer.
   std::optional<v1::ServerState> FetchView(const std::vector<std::string>& launches,
                                            absl::Duration timeout) const;

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/coordrun/checks/preflight.h"
@@ -36,6 +37,10 @@ constexpr absl::Duration kDrain = absl::Seconds(1);
 constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
 // At the end of a run, when nothing else is to be done: it says who was lost.
 constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
+// As workers wait for each other (COORDD_JOIN_TIMEOUT).
+constexpr absl::Duration kPodsComeWithin = absl::Minutes(5);
+constexpr absl::Duration kPodsPause = absl::Milliseconds(300);
+constexpr absl::Duration kTellOfWaiting = absl::Seconds(10);
 // At the end of a run, for coordd to hear how the last workers have ended.
 constexpr absl::Duration kTellWithin = absl::Seconds(2);
 
@@ -99,6 +104,7 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
 
 int Launcher::Run() {
   absl::Status prepared = Prepare();
+  if (prepared.ok()) prepared = AwaitCoordinator();
   const absl::Status fits = prepared.ok() ? keeper_.CheckSpeaks() : absl::OkStatus();
   if (prepared.ok()) prepared = fits.ok() ? ConnectCrew() : fits;
   RemoveMarker();
@@ -171,14 +177,35 @@ absl::Status Launcher::Prepare() {
   return absl::OkStatus();
 }
 
+absl::Status Launcher::AwaitCoordinator() {
+  double seconds = 0;
+  const bool is_said =
+      absl::SimpleAtod(Variable(environment_, "COORDD_JOIN_TIMEOUT"), &seconds) && seconds > 0;
+  const absl::Time begin = clock_.Now();
+  const absl::Duration most = is_said ? absl::Seconds(seconds) : kPodsComeWithin;
+  bool told = false;
+  for (absl::Status found = keeper_.CheckIsThere(); !found.ok(); found = keeper_.CheckIsThere()) {
+    if (interrupted_by_ != 0) return Interrupted();
+    const absl::Duration waited = clock_.Now() - begin;
+    if (waited >= most) return found;
+    if (waited >= kTellOfWaiting && !std::exchange(told, true))
+      output_.Say(absl::StrCat("coordrun: waits for coordd: ", found.message()));
+    const absl::Time next = clock_.Now() + kPodsPause;
+    while (interrupted_by_ == 0 && clock_.Now() < next) Turn(next);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::Interrupted() const {
+  return absl::CancelledError(absl::StrCat("the run was ended by ", SignalName(interrupted_by_),
+                                           " before the workers were started"));
+}
+
 absl::Status Launcher::ConnectCrew() {
   COORDD_RETURN_IF_ERROR(crew_->Connect(clock_.Now()));
   const absl::Time deadline = clock_.Now() + options_.start_timeout;
   while (!crew_->ready() && interrupted_by_ == 0 && clock_.Now() < deadline) Turn(deadline);
-  if (interrupted_by_ != 0) {
-    return absl::CancelledError(absl::StrCat("the run was ended by ", SignalName(interrupted_by_),
-                                             " before the workers were started"));
-  }
+  if (interrupted_by_ != 0) return Interrupted();
   const absl::Status failure = crew_->failure();
   const bool all_answer = crew_->ready();
   if (all_answer && failure.ok()) return failure;

@@ -52,6 +52,10 @@ class Launcher : private CrewEvents {
   void Notice(absl::string_view sentence) override;
 
   absl::Status Prepare();
+  // CANCELLED: by a signal, before anything was started.
+  absl::Status Interrupted() const;
+  // Until coordd is there, in a pod that may have come before it.
+  absl::Status AwaitCoordinator();
   absl::Status ConnectCrew();
   absl::Status Check();
   absl::Status StartWorkers();

@@ -12,6 +12,7 @@
 #include "client/coordrun/coordinator/run_coordinator.h"
 #include "client/coordrun/plan/launch_address.h"
 #include "client/coordrun/plan/nested_launch.h"
+#include "client/coordrun/plan/pod_part.h"
 #include "client/coordrun/plan/run_flags.h"
 #include "client/coordrun/plan/run_plan.h"
 #include "client/coordrun/process/run_directory.h"
@@ -63,6 +64,7 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
     if (inputs.allocation.has_value() && options.launcher.empty())
       options.notes.insert(options.notes.end(), place->warnings.begin(), place->warnings.end());
   }
+  COORDD_RETURN_IF_ERROR(TakePart(inputs, &options));
   if (!options.hostfile.empty()) {
     COORDD_ASSIGN_OR_RETURN(inputs.hostfile, facts.read_file(options.hostfile));
   }

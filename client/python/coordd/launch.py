@@ -27,7 +27,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from coordd import _basics, _ends, _programs
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 
-__all__ = ["Coordinator", "Job", "Reach", "fail", "job_name"]
+__all__ = ["Coordinator", "Job", "Member", "Reach", "fail", "job_name"]
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TLS_FILES = {"COORDD_TLS_CA": "ca.crt", "COORDD_TLS_CERT": "worker.crt", "COORDD_TLS_KEY": "worker.key"}
@@ -53,6 +53,14 @@ def job_name(prefix: str) -> str:
     return f"{re.sub('[^A-Za-z0-9._-]', '-', prefix)[:100]}-{secrets.token_hex(4)}"
 
 
+class Member(NamedTuple):
+    """A worker of a job, as coordd knows it."""
+    rank: int
+    hostname: str
+    pid: int
+    launch: str  # as Job.environment had it; "": nothing
+
+
 class Job(NamedTuple):
     """A job of a coordd, with all that its workers need to be members of it. Can be pickled; whoever has it can join the job."""
     name: str
@@ -64,7 +72,8 @@ class Job(NamedTuple):
     def environment(self, rank: int, folder: str, launch: str = "") -> Dict[str, str]:
         """What a process has to have in its environment to be a worker with this `rank`, which is a hint. Writes the job's secrets into
         `folder`, which has to be there as long as the process may call init(), and which others should not be able to read. `launch`: a
-        name under which Coordinator.report_end() tells how the process has ended, another one for each start of a process."""
+        name under which Coordinator.report_end() tells how the process has ended, another one for each start of a process. The others then
+        hear of its loss together with the reason, or without it after half a second or so."""
         secret = {"token": self.token, **self.certificates}
         for name, text in secret.items():
             with open(os.path.join(folder, name), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
@@ -193,14 +202,14 @@ class Coordinator:
         """A job of this coordd: see Reach.job."""
         return self.reach.job(name, **arguments)
 
-    def members(self, job: Job) -> List[str]:
-        """The `launch` (Job.environment) of each worker that is in the job's generation now; nobody where coordd knows no such job.
-        Blocks for some milliseconds."""
+    def members(self, job: Job) -> List[Member]:
+        """Who is in the job's generation now; nobody where coordd knows no such job. Blocks for some milliseconds."""
         try:
             said = json.loads(_run([*self._coordctl("status", job), "--json"], _REPORT_TIMEOUT_S))
         except (OSError, ValueError, HorovodInternalError):
             return []
-        return [one["launch"] for found in said["jobs"] for one in found["workers"] if one["rank"] >= 0]
+        return [Member(one["rank"], one["hostname"], one["pid"], one["launch"]) for found in said["jobs"] for one in found["workers"]
+                if one["rank"] >= 0]
 
     def _coordctl(self, command: str, job: Job) -> List[str]:
         return [_program("coordctl"), command, job.name, f"--coordinator={self.address}", *self._tls]

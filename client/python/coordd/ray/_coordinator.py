@@ -17,7 +17,7 @@ class _Owner:
     def reach(self) -> launch.Reach:
         return self._coordinator.reach
 
-    def members(self, job: launch.Job) -> List[str]:
+    def members(self, job: launch.Job) -> List[launch.Member]:
         return self._coordinator.members(job)
 
     def report_end(self, job: launch.Job, launched: str, how: dict) -> bool:
@@ -37,7 +37,7 @@ class Coordinator:
         self._owner = ray.remote(_Owner).options(num_cpus=0, max_concurrency=8, scheduling_strategy=here).remote(list(arguments))
         self.reach: launch.Reach = ray.get(self._owner.reach.remote())
 
-    def members(self, job: launch.Job) -> List[str]:
+    def members(self, job: launch.Job) -> List[launch.Member]:
         """As launch.Coordinator.members."""
         return ray.get(self._owner.members.remote(job))
 

@@ -1,6 +1,7 @@
 """The elastic executor: actors that are lost are replaced, and the others go on."""
 
 import logging
+import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -33,14 +34,20 @@ class _Slot:
 
     def __init__(self, number: int, actor: Any):
         self.number, self.actor = number, actor
-        self.attempt = 0  # how many have been lost
         self.again_at: Optional[float] = None  # when an actor is started; nothing: one is there, or none is wanted
         self.lost_at = 0.0
         self.pause_s = 0.0
         self.call: Any = None  # that runs, or waits until the actor is there
+        self.place: Any = actor.place.remote()  # answered when it is there
 
-    def launched(self, job: launch.Job) -> str:
-        return f"{job.name[-100:]}.{self.number}.{self.attempt}"
+    def is_among(self, members: List[launch.Member]) -> bool:
+        if not ray.wait([self.place], timeout=0)[0]:
+            return False
+        try:
+            place: _worker.Place = ray.get(self.place)
+        except ray.exceptions.RayError:  # it is gone, and its call is about to say so
+            return False
+        return any((one.hostname, one.pid) == (place.hostname, place.pid) for one in members)
 
 
 class Crew:
@@ -52,7 +59,7 @@ class Crew:
 
     def await_enough(self) -> None:
         """HorovodInternalError: Ray has no room for min_workers in time."""
-        waiting = [slot.actor.place.remote() for slot in self._slots]
+        waiting = [slot.place for slot in self._slots]
         timeout_s: float = self._rules.timeout_s
         while waiting:
             enough = self._present >= self._rules.min_workers
@@ -95,13 +102,13 @@ class Crew:
 
     def start_actor(self, slot: _Slot) -> None:
         slot.actor, slot.again_at = self._bundles.start(_worker.Worker, slot.number), None
+        slot.place = slot.actor.place.remote()
 
     def note_loss(self, slot: _Slot) -> bool:
         """Whether the slot gets another actor."""
         if slot.actor is not None:
             ray.kill(slot.actor)
         slot.actor, slot.call = None, None
-        slot.attempt += 1
         self._resets += 1
         if self._rules.reset_limit is not None and self._resets > self._rules.reset_limit:
             return False
@@ -146,7 +153,7 @@ class _Run:
         return [one.value for one in sorted(self._returned, key=lambda one: one.rank)]
 
     def _call(self, slot: _Slot) -> None:
-        slot.call = slot.actor.run_once.remote(self._job, slot.number, slot.launched(self._job), *self._what)
+        slot.call = slot.actor.run_once.remote(self._job, slot.number, "", *self._what)
         self._calls[slot.call] = slot
 
     def _due(self) -> Optional[float]:
@@ -182,10 +189,7 @@ class _Run:
     def _lose(self, slot: _Slot, error: Exception) -> None:
         self._failures.append(error)
         self._founders.discard(slot)
-        launched, died = slot.launched(self._job), isinstance(error, ray.exceptions.RayActorError)
         goes_on = self._crew.note_loss(slot) and not self._returned
-        if died:
-            self._coordinator.report_end(self._job, launched, reason=why_ended(error))
         if self._returned:
             slot.again_at = None
             return
@@ -199,8 +203,8 @@ class _Run:
         """Whether nobody is left who has the state of the program: what is started now would begin anew, and fail as the others did."""
         if self._founders:
             return False
-        members = set(self._coordinator.members(self._job))
-        if any(slot.launched(self._job) in members for slot in self._calls.values()):
+        members = self._coordinator.members(self._job)
+        if any(slot.is_among(members) for slot in self._calls.values()):
             return False
         self._stop()
         return True
@@ -211,8 +215,8 @@ class _Run:
             slot.again_at = None
         late = [call for call, slot in self._calls.items() if slot not in self._founders]
         if late:
-            members = set(self._coordinator.members(self._job))
-            late = [call for call in late if self._calls[call].launched(self._job) not in members]
+            members = self._coordinator.members(self._job)
+            late = [call for call in late if not self._calls[call].is_among(members)]
         if late:
             late = ray.wait(late, num_returns=len(late), timeout=_GOES_ON_COMING_S)[1]  # who says goodbye just now is none either
         for call in late:
@@ -230,18 +234,19 @@ class _Run:
         self._calls.clear()
 
 
-def why_ended(error: Exception) -> str:
-    """One phrase for coordd's events: what Ray knows of an actor's end."""
+def known_end(error: Exception) -> Optional[dict]:
+    """How an actor has ended, for Coordinator.report_end, where Ray knows more of it than that it has gone."""
     text = " ".join(str(error).split())
-    if isinstance(error, ray.exceptions.OutOfMemoryError) or "OutOfMemory" in text or "running low on memory" in text:
-        return "Ray ended it, since its node was out of memory"
-    if "node" in text and ("died" in text or "dead" in text):
-        return "its node has left the cluster of Ray"
-    if "SIGKILL" in text or "unexpectedly" in text or "Worker exits" in text:
-        return "Ray saw that its process had gone"
-    return "its actor has ended"
+    if "running low on memory" in text or "memory usage threshold" in text:
+        return {"signal": signal.SIGKILL, "reason": "Ray ended it, since its node was short of memory"}
+    if "node has died" in text or "node was terminated" in text:
+        return {"reason": "its node has left the cluster of Ray"}
+    return None
 
 
 def _sentence(error: Exception) -> str:
+    known = known_end(error)
+    if known is not None:
+        return known["reason"]
     text = [line for line in str(getattr(error, "cause", None) or error).strip().splitlines() if line.strip()]
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -166,8 +166,9 @@ class RayExecutor:
         raise _first_cause(failures)
 
     def _report(self, rank: int, error: Exception) -> None:
-        if isinstance(error, ray.exceptions.RayActorError) and self._coordinator is not None and self._job is not None:
-            self._coordinator.report_end(self._job, _launched(self._job, rank), reason=_elastic.why_ended(error))
+        known = _elastic.known_end(error) if isinstance(error, ray.exceptions.RayActorError) else None
+        if known is not None and self._coordinator is not None and self._job is not None:
+            self._coordinator.report_end(self._job, _launched(self._job, rank), **known)
 
 
 def _launched(job: launch.Job, rank: int) -> str:

@@ -26,7 +26,7 @@ class Bundles:
             return  # Ray takes the room of children from it by itself, where its owner has asked for that
         bundle = {name: number * self._per_bundle for name, number in self._each.items()}
         self._group = placement_group([bundle] * self._count, strategy="STRICT_SPREAD" if self._hosts else "PACK")
-        if not ray.wait([self._group.ready()], timeout=timeout_s)[0]:
+        if not self._group.wait(timeout_s):  # ready() would start a process to say so
             self.give_back()
             where = f"on each of {self._hosts} nodes" if self._hosts else f"{self._count} times"
             raise HorovodInternalError(f"Ray has found no room for {bundle} {where} within {timeout_s:g} s; `ray status` says what there is",

@@ -1,9 +1,8 @@
 """coordd as a backend of Ray Train:
 
-    from ray.train.data_parallel_trainer import DataParallelTrainer
-    from coordd.ray.train import CoorddConfig
+    from coordd.ray.train import CoorddTrainer
 
-    DataParallelTrainer(train, backend_config=CoorddConfig(), scaling_config=ScalingConfig(num_workers=4)).fit()
+    CoorddTrainer(train, scaling_config=ScalingConfig(num_workers=4)).fit()
 
 Each worker's train() calls hvd.init(), and has the rank of Ray's context there.
 """
@@ -17,7 +16,17 @@ from ray.train.backend import Backend, BackendConfig
 
 from coordd import _basics, _ends, launch
 
-__all__ = ["CoorddConfig"]
+try:  # Ray has had two of them since 2.43, and its own configurations are those of the one that is switched on
+    from ray.train.v2._internal.constants import is_v2_enabled
+    _second = is_v2_enabled()
+except ImportError:
+    _second = False
+if _second:
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+else:
+    from ray.train.data_parallel_trainer import DataParallelTrainer
+
+__all__ = ["CoorddConfig", "CoorddTrainer"]
 
 
 @contextlib.contextmanager
@@ -81,3 +90,11 @@ class CoorddConfig(BackendConfig):
     @property
     def train_func_context(self) -> Any:
         return _told
+
+
+class CoorddTrainer(DataParallelTrainer):
+    """Ray's DataParallelTrainer with coordd as its backend, in the place of Ray's former HorovodTrainer. Other arguments are those of
+    DataParallelTrainer: train_loop_config, scaling_config, run_config, datasets, ..."""
+
+    def __init__(self, train_loop_per_worker: Any, *, coordd_config: Optional[CoorddConfig] = None, **arguments: Any):
+        super().__init__(train_loop_per_worker, backend_config=coordd_config or CoorddConfig(), **arguments)

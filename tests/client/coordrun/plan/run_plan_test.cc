@@ -422,43 +422,6 @@ LaunchPlace Pod(const Environment& environment) {
   return place.value_or(LaunchPlace());
 }
 
-TEST(PlanRun, DoesNotStartAJobInEachOfSeveralPods) {
-  const Environment pods[] = {
-      {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}},
-      {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"JOB_COMPLETION_INDEX", "1"}},
-      {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
-       {"JOB_COMPLETION_INDEX", "1"},
-       {"JOBSET_NAME", "train"}},
-      {{"LWS_LEADER_ADDRESS", "train-0"}, {"LWS_WORKER_INDEX", "1"}, {"LWS_GROUP_SIZE", "2"}},
-      {{"VC_TASK_INDEX", "1"}, {"VC_WORKER_NUM", "2"}},
-      {{"AWS_BATCH_JOB_NODE_INDEX", "1"}, {"AWS_BATCH_JOB_NUM_NODES", "2"}}};
-  for (const Environment& environment : pods) {
-    const LaunchPlace place = Pod(environment);
-    SCOPED_TRACE(place.launcher);
-    PlanInputs inputs;
-    inputs.environment = environment;
-    inputs.pod = PodOf(place);
-    RunOptions options = Options();
-    options.np = 2;
-    EXPECT_THAT(PlanRun(options, inputs),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("this is pod 1"), HasSubstr(place.title),
-                               HasSubstr("--coordinator HOST:29650"), HasSubstr("--first-rank 2 "),
-                               HasSubstr("--launcher local"))));
-    inputs.environment["COORDD_ADDR"] = "coordd:29650";
-    EXPECT_THAT(PlanRun(options, inputs), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                                   HasSubstr("--coordinator coordd:29650")));
-    // What says that it is meant so, or how it becomes one job.
-    options.launcher = "local";
-    EXPECT_THAT(PlanRun(options, inputs), IsOk());
-    options.launcher.clear();
-    options.coordinator = "coordd:29650";
-    options.size = 4;
-    options.first_rank = 2;
-    EXPECT_THAT(PlanRun(options, inputs), IsOk());
-  }
-}
-
 TEST(PlanRun, IsThatOfOneMachineInAPodThatIsAlone) {
   for (const Environment& environment :
        {Environment{{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}},

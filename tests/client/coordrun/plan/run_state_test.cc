@@ -433,5 +433,52 @@ TEST(ProcessEnd, IsTold) {
   EXPECT_EQ(SignalName(100), "signal 100");
 }
 
+// A pod of an elastic job of all pods.
+RunOptions PodOptions(int32_t np) {
+  RunOptions options = Options(np);
+  options.min_np = 1;
+  options.pods = {.address = "coordd:29650", .min_workers = 4};
+  options.drain_grace = absl::Seconds(60);
+  return options;
+}
+
+TEST(RunState, OfAPodThatIsToEndIsGoodWhenItsWorkersLeave) {
+  RunState state(PodOptions(2), kStart);
+  state.SignalReceived(SIGTERM, At(1));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGTERM));
+  EXPECT_EQ(state.NextDeadline(), At(61));  // not --grace: they leave at a commit
+  state.WorkerEnded(0, kGood, At(3));
+  EXPECT_FALSE(state.has_drained());
+  state.WorkerEnded(1, kGood, At(4));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_TRUE(state.has_drained());
+  EXPECT_EQ(state.exit_status(), 0);
+}
+
+TEST(RunState, OfAPodThatIsToEndFailsWhenAWorkerDoesNotLeave) {
+  RunState late(PodOptions(2), kStart);
+  late.SignalReceived(SIGTERM, At(1));
+  late.TakeSignals();
+  late.WorkerEnded(0, kGood, At(3));
+  late.Tick(At(61));
+  EXPECT_THAT(late.TakeSignals(), ElementsAre(SIGKILL));
+  late.WorkerEnded(1, kKilled, At(61));
+  EXPECT_EQ(late.exit_status(), 128 + SIGTERM);
+  RunState failed(PodOptions(1), kStart);
+  failed.SignalReceived(SIGTERM, At(1));
+  failed.WorkerEnded(0, kExit3, At(2));
+  EXPECT_EQ(failed.exit_status(), 128 + SIGTERM);
+}
+
+TEST(RunState, OfAPodOfAJobThatIsNotElasticEndsByTheSignal) {
+  RunOptions options = PodOptions(1);
+  options.min_np = options.pods.min_workers = 0;
+  RunState state(options, kStart);
+  state.SignalReceived(SIGTERM, At(1));
+  EXPECT_EQ(state.NextDeadline(), At(6));
+  state.WorkerEnded(0, kGood, At(2));
+  EXPECT_EQ(state.exit_status(), 128 + SIGTERM);
+}
+
 }  // namespace
 }  // namespace coordd
