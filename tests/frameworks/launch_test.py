@@ -55,7 +55,7 @@ def raise_and_go_on(job, rank):
             _arrays.allreduce("sum", numpy.ones(1), _basics.Sum)
     except (ValueError, HorovodInternalError) as error:
         outcome.append(str(error))
-    with job._replace(name=job.name + "-2", variables={**job.variables, "COORDD_JOB_ID": job.name + "-2"}).member(rank):
+    with job.named(job.name + "-2").member(rank):
         _basics.init()
         outcome.append(_arrays.allreduce("sum", numpy.ones(1), _basics.Sum).item())
     return {"outcome": outcome}

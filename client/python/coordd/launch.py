@@ -69,6 +69,10 @@ class Job(NamedTuple):
     certificates: Dict[str, str]  # {file name: PEM}; empty: coordd speaks without TLS, on one machine
     variables: Dict[str, str]  # that are the same on all workers
 
+    def named(self, name: str) -> "Job":
+        """The same job under another name, for when its processes are started anew: it has nothing to do with those of before."""
+        return self._replace(name=name, variables={**self.variables, "COORDD_JOB_ID": name})
+
     def environment(self, rank: int, folder: str, launch: str = "") -> Dict[str, str]:
         """What a process has to have in its environment to be a worker with this `rank`, which is a hint. Writes the job's secrets into
         `folder`, which has to be there as long as the process may call init(), and which others should not be able to read. `launch`: a

@@ -1,0 +1,82 @@
+"""The manifests of deploy/kubernetes against the schemas of Kubernetes, and of Kubeflow's Trainer and JobSet, both from PyPI: skipped
+where they are not, run by tools/test-frameworks --kubernetes."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+try:
+    import kubernetes_validate
+    import yaml
+    from kubeflow_trainer_api import models
+except ImportError as missing:
+    print(f"{missing}: tools/test-frameworks --kubernetes installs it", file=sys.stderr)
+    sys.exit(77)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MANIFESTS = os.path.join(ROOT, "deploy", "kubernetes")
+MODELS = {"JobSet": models.JobsetV1alpha2JobSet, "TrainJob": models.TrainerV1alpha1TrainJob,
+          "ClusterTrainingRuntime": models.TrainerV1alpha1ClusterTrainingRuntime}
+# No schema of these is at hand: cert-manager, the Prometheus Operator, kustomize.
+WITHOUT_A_SCHEMA = {"Issuer", "Certificate", "PodMonitor", "ScrapeConfig", "Kustomization"}
+
+
+def documents():
+    for folder, _, names in sorted(os.walk(MANIFESTS)):
+        for name in sorted(names):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                for document in yaml.safe_load_all(file):
+                    yield name, document
+
+
+def lost(given, kept, path=""):
+    """What a model has not understood: models drop unknown fields."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if not isinstance(kept, dict) or key not in kept:
+                yield f"{path}.{key}"
+            else:
+                yield from lost(value, kept[key], f"{path}.{key}")
+    elif isinstance(given, list):
+        for index, value in enumerate(given):
+            yield from lost(value, kept[index] if index < len(kept) else None, f"{path}[{index}]")
+
+
+class Manifests(unittest.TestCase):
+    def test_each_document_fits_its_schema(self):
+        kinds = set()
+        for name, document in documents():
+            kind = document["kind"]
+            kinds.add(kind)
+            with self.subTest(f"{name}: {kind}"):
+                if kind in MODELS:
+                    model = MODELS[kind].from_dict(document)
+                    self.assertEqual(list(lost(document, model.to_dict())), [])
+                elif kind not in WITHOUT_A_SCHEMA:
+                    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        self.assertLessEqual({"StatefulSet", "Job", "JobSet", "TrainJob", "ClusterTrainingRuntime", "NetworkPolicy"}, kinds)
+
+    def test_a_wrong_field_is_found(self):
+        for _, document in documents():
+            if document["kind"] == "TrainJob":
+                document["spec"]["trainer"]["numNoodles"] = 4
+                self.assertEqual(list(lost(document, models.TrainerV1alpha1TrainJob.from_dict(document).to_dict())),
+                                 [".spec.trainer.numNoodles"])
+            if document["kind"] == "StatefulSet":
+                document["spec"]["replica"] = 1
+                with self.assertRaises(kubernetes_validate.ValidationError):
+                    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+    def test_kustomize_renders_both_folders(self):
+        for folder in ("base", "jobs"):
+            try:
+                done = subprocess.run(["kubectl", "kustomize", os.path.join(MANIFESTS, folder)], capture_output=True, text=True, check=False)
+            except FileNotFoundError:
+                self.skipTest("there is no kubectl")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(all(one["metadata"]["namespace"] == "training" for one in yaml.safe_load_all(done.stdout)))
+
+
+if __name__ == "__main__":
+    unittest.main()
