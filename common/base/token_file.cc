@@ -27,8 +27,7 @@ absl::Status CheckKind(absl::string_view named_by, const std::string& path) {
     return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
   if (S_ISDIR(found.st_mode))
     return Refused(named_by, path, "is a folder; expected a file with the job's token");
-  if (!S_ISREG(found.st_mode) || IsPrivate(found, FileReader::Self()))
-    return absl::OkStatus();
+  if (!S_ISREG(found.st_mode) || IsPrivate(found, FileReader::Self())) return absl::OkStatus();
   return Refused(
       named_by, path,
       absl::StrCat("has mode 0", found.st_mode >> 6 & 7, found.st_mode >> 3 & 7, found.st_mode & 7,

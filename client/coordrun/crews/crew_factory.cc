@@ -120,7 +120,7 @@ ChannelRequest SshChannel(const CrewInputs& in, const HostRanks& host, AgentOrde
                           int32_t number) {
   ChannelRequest channel;
   channel.host = host.host;
-  channel.command = host.here ? AgentCommand(in.self) : SshCommand(in.options, host, in.self);
+  channel.command = host.here ? AgentCommand(in.self) : CommandToHost(in.options, host, in.self);
   channel.environment = in.environment;
   orders.set_number(number);
   orders.set_relay(WantsRelay(in.options, in.plan.np, host.count));
@@ -148,9 +148,9 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
   options.verbose = in.options.verbose;
   options.torch = !orders.torch().empty();
   options.np = in.plan.np;
-  options.explain = [](const ChannelRequest& request, const ProcessEnd& end,
-                       const std::vector<std::string>& said) {
-    return ExplainSsh(request.host, end, said);
+  options.explain = [run = in.options](const ChannelRequest& request, const ProcessEnd& end,
+                                       const std::vector<std::string>& said) {
+    return ExplainToHost(run, request.host, end, said);
   };
   int32_t number = 0;
   for (const HostRanks& host : in.plan.hosts) {

@@ -23,6 +23,8 @@ bool Says(const std::vector<std::string>& said, absl::string_view what) {
   });
 }
 
+bool ByBlaunch(const RunOptions& options) { return options.launcher == "blaunch"; }
+
 // The last line with something in it.
 std::string LastWords(const std::vector<std::string>& said) {
   for (auto line = said.rbegin(); line != said.rend(); ++line) {
@@ -95,8 +97,20 @@ std::string Quoted(const std::vector<std::string>& command) {
 
 std::vector<std::string> AgentCommand(const std::string& self) { return {self, "--agent"}; }
 
-std::vector<std::string> SshCommand(const RunOptions& options, const HostRanks& host,
-                                    const std::string& self) {
+std::vector<std::string> CommandToHost(const RunOptions& options, const HostRanks& host,
+                                       const std::string& self) {
+  const std::string there = options.remote_coordrun.empty() ? self : options.remote_coordrun;
+  const std::string script = options.remote_coordrun.empty()
+                                 ? absl::StrCat("test -x ", Quoted(there), " && exec ",
+                                                Quoted(there), " --agent; exec coordrun --agent")
+                                 : absl::StrCat("exec ", Quoted(there), " --agent");
+  if (ByBlaunch(options)) {
+    // It starts the command without a shell, and hands its own stdin on.
+    std::vector<std::string> command = {"blaunch"};
+    Append(options.launcher_arguments, &command);
+    Append({host.host, "sh", "-c", script}, &command);
+    return command;
+  }
   std::vector<std::string> command = {"ssh", "-T", "-x",
                                       // Nobody is there to answer questions.
                                       "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
@@ -108,11 +122,6 @@ std::vector<std::string> SshCommand(const RunOptions& options, const HostRanks& 
   Append(options.launcher_arguments, &command);
   command.push_back("--");  // what follows is no option, whatever it looks like
   command.push_back(host.user.empty() ? host.host : absl::StrCat(host.user, "@", host.host));
-  const std::string there = options.remote_coordrun.empty() ? self : options.remote_coordrun;
-  const std::string script = options.remote_coordrun.empty()
-                                 ? absl::StrCat("test -x ", Quoted(there), " && exec ",
-                                                Quoted(there), " --agent; exec coordrun --agent")
-                                 : absl::StrCat("exec ", Quoted(there), " --agent");
   // Whatever the login shell there is.
   command.push_back(absl::StrCat("exec sh -c ", Quoted(script)));
   return command;
@@ -189,10 +198,15 @@ std::vector<std::string> MpirunCommand(const RunOptions& options, const RunPlan&
   return command;
 }
 
-std::string ExplainSsh(const std::string& host, const ProcessEnd& end,
-                       const std::vector<std::string>& said) {
-  for (const SshFailure& failure : kSshFailures) {
-    if (Says(said, failure.sign)) return absl::StrCat("host ", host, ": ", failure.sentence);
+std::string ExplainToHost(const RunOptions& options, const std::string& host, const ProcessEnd& end,
+                          const std::vector<std::string>& said) {
+  const bool by_blaunch = ByBlaunch(options);
+  if (by_blaunch && Says(said, "blaunch: command not found"))
+    return absl::StrCat("host ", host, ": there is no blaunch here: it is a part of LSF");
+  if (!by_blaunch) {
+    for (const SshFailure& failure : kSshFailures) {
+      if (Says(said, failure.sign)) return absl::StrCat("host ", host, ": ", failure.sentence);
+    }
   }
   if (end.code == kNotFound || Says(said, "coordrun: not found") ||
       Says(said, "coordrun: command not found")) {
@@ -200,7 +214,8 @@ std::string ExplainSsh(const std::string& host, const ProcessEnd& end,
                         ": coordrun is not there, neither at the same path as here nor in PATH: "
                         "install coordd on it, or say where it is with --remote-coordrun");
   }
-  return absl::StrCat("host ", host, ": ssh ", end.ToString(), ": ", LastWords(said));
+  return absl::StrCat("host ", host, by_blaunch ? ": blaunch " : ": ssh ", end.ToString(), ": ",
+                      LastWords(said));
 }
 
 std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& said,

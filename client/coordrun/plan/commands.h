@@ -15,8 +15,9 @@ namespace coordd {
 
 // `self`: the path of this coordrun.
 std::vector<std::string> AgentCommand(const std::string& self);
-std::vector<std::string> SshCommand(const RunOptions& options, const HostRanks& host,
-                                    const std::string& self);
+// By ssh, or by LSF's blaunch.
+std::vector<std::string> CommandToHost(const RunOptions& options, const HostRanks& host,
+                                       const std::string& self);
 // One agent for each task; orders go to all of them through srun's stdin.
 std::vector<std::string> SrunCommand(const RunOptions& options, const RunPlan& plan,
                                      const std::string& self);
@@ -35,9 +36,10 @@ std::vector<std::string> MpirunCommand(const RunOptions& options, const RunPlan&
                                        const std::vector<std::string>& variables,
                                        const std::vector<std::string>& rank_command);
 
-// One sentence that names the host and what to do, from what ssh wrote before it ended.
-std::string ExplainSsh(const std::string& host, const ProcessEnd& end,
-                       const std::vector<std::string>& said);
+// One sentence that names the host and what to do, from what ssh, or blaunch, wrote before it
+// ended.
+std::string ExplainToHost(const RunOptions& options, const std::string& host, const ProcessEnd& end,
+                          const std::vector<std::string>& said);
 // `leftover`: LeftoverText, for a job that Slurm does not know.
 std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& said,
                         const std::string& leftover = "");

@@ -111,8 +111,9 @@ absl::Status TakePart(const PlanInputs& inputs, RunOptions* options) {
     return absl::FailedPreconditionError(
         absl::StrCat(ThisIs(pod), ", whose number is not said", kAlone));
   }
-  COORDD_ASSIGN_OR_RETURN(options->size, SizeOf(pod, *options, environment));
+  COORDD_ASSIGN_OR_RETURN(const int32_t size, SizeOf(pod, *options, environment));
   COORDD_ASSIGN_OR_RETURN(const HostPort address, AddressOf(pod, environment));
+  options->size = size;
   options->first_rank = pod.node_rank * options->np;
   options->pods.address = address.ToString();
   if (options->metrics.empty()) options->metrics = "auto";

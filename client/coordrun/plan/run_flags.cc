@@ -129,12 +129,13 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option("--hostfile", options->hostfile,
                  "the same in a file: 'h1 slots=4' or 'h1:4' a line")
       ->type_name("FILE");
-  app.add_option(
-         "--launcher", options->launcher,
-         "local, ssh, srun, mpirun, or external (prints what to start, and waits) [found out]")
+  app.add_option("--launcher", options->launcher,
+                 "local, ssh, blaunch, srun, mpirun, or external (prints what to start, and waits) "
+                 "[found out]")
       ->type_name("NAME");
   app.add_option("--launcher-arg", options->launcher_arguments,
-                 "one more argument for ssh, srun or mpirun, e.g. --launcher-arg=--gpus-per-node=4")
+                 "one more argument for ssh, blaunch, srun or mpirun, e.g. "
+                 "--launcher-arg=--gpus-per-node=4")
       ->allow_extra_args(false);
   app.add_option("-p,--ssh-port", options->ssh_port, "of the hosts' ssh servers")
       ->check(CLI::Range(1, 65535));

@@ -93,7 +93,7 @@ absl::Status RunOptions::Validate() const {
   }
   if (!launcher.empty() && !LauncherFrom(launcher)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--launcher is ", launcher, ": expected local, ssh, srun, mpirun or external"));
+        "--launcher is ", launcher, ": expected local, ssh, blaunch, srun, mpirun or external"));
   }
   if (!port_range.empty() && !ParsePortRange(port_range).ok()) {
     return absl::InvalidArgumentError(

@@ -29,7 +29,9 @@ constexpr Kind kKinds[] = {{"local", LauncherKind::kLocal},
                            {"ssh", LauncherKind::kSsh},
                            {"srun", LauncherKind::kSrun},
                            {"mpirun", LauncherKind::kMpirun},
-                           {"external", LauncherKind::kExternal}};
+                           {"external", LauncherKind::kExternal},
+                           // Another way to the same agents: CommandToHost.
+                           {"blaunch", LauncherKind::kSsh}};
 
 int32_t NumberOr(const Environment& environment, const std::string& name, int32_t otherwise) {
   int32_t number = 0;
@@ -326,8 +328,9 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
       break;
     case LauncherKind::kSsh:
       if (!hosts) {
-        return absl::InvalidArgumentError(
-            "--launcher ssh: expected -H HOST:SLOTS,... or --hostfile");
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--launcher ", options.launcher, ": expected -H HOST:SLOTS,... or --hostfile",
+            options.launcher == "blaunch" ? ", or a job of LSF around coordrun" : ""));
       }
       COORDD_RETURN_IF_ERROR(PlaceOnHosts(options, inputs, &plan));
       break;

@@ -21,11 +21,11 @@ bool EndsTheRun(int signal) {
 RunState::RunState(const RunOptions& options, absl::Time start)
     : min_np_(options.min_np),
       hosts_change_(!options.discovery_script.empty()),
+      patience_{.linger = options.linger,
+                .grace = options.grace,
+                .elastic = options.elastic_timeout,
+                .drain = options.drain_grace},
       drains_(options.pods.min_workers > 0),
-      linger_(options.linger),
-      grace_(options.grace),
-      drain_grace_(options.drain_grace),
-      elastic_timeout_(options.elastic_timeout),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
       alive_(options.np),
@@ -42,10 +42,10 @@ void RunState::Enter(Phase phase, absl::Time now) {
     case Phase::kRunning:
       break;
     case Phase::kLingering:
-      phase_end_ = now + linger_;
+      phase_end_ = now + patience_.linger;
       break;
     case Phase::kTerminating:
-      phase_end_ = now + grace_;
+      phase_end_ = now + patience_.grace;
       break;
     case Phase::kKilling:
       signals_.push_back(SIGKILL);
@@ -118,7 +118,7 @@ bool RunState::HostsMayCome() const {
 }
 
 void RunState::NoteNobodyIsLeft(absl::Time now) {
-  if (HostsMayCome()) hosts_by_ = std::min(hosts_by_, now + elastic_timeout_);
+  if (HostsMayCome()) hosts_by_ = std::min(hosts_by_, now + patience_.elastic);
 }
 
 bool RunState::some_are_through() const {
@@ -168,7 +168,7 @@ void RunState::Terminate(int32_t local_rank, absl::Time now) {
   if (now < worker.term_at) return;
   worker.term_at = absl::InfiniteFuture();
   single_signals_.emplace_back(local_rank, SIGTERM);
-  worker.kill_at = now + grace_;
+  worker.kill_at = now + patience_.grace;
 }
 
 void RunState::CancelRestarts() {
@@ -256,7 +256,7 @@ void RunState::SignalReceived(int signal, absl::Time now) {
   signals_.push_back(signal);
   const bool runs = phase_ == Phase::kRunning;
   if (runs || phase_ == Phase::kLingering) Enter(Phase::kTerminating, now);
-  if (runs && drains_ && signal == SIGTERM) phase_end_ = now + drain_grace_;
+  if (runs && drains_ && signal == SIGTERM) phase_end_ = now + patience_.drain;
 }
 
 bool RunState::has_drained() const {

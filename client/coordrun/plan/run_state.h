@@ -140,8 +140,12 @@ class RunState {
 
   // Constant after construction.
   const int32_t min_np_;
-  const bool hosts_change_, drains_;
-  const absl::Duration linger_, grace_, drain_grace_, elastic_timeout_;
+  const bool hosts_change_;
+  struct Patience {
+    absl::Duration linger, grace, elastic, drain;
+  };
+  const Patience patience_;
+  const bool drains_;  // SIGTERM asks the workers to leave
   const absl::Time timeout_;
 
   Phase phase_ = Phase::kRunning;

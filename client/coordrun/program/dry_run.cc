@@ -86,7 +86,7 @@ std::string SshText(const Picture& in) {
     absl::StrAppend(
         &text, "# ", host.here ? "this machine" : absl::StrCat("host ", host.host), ": ",
         RanksText(host.first_rank, host.count), "\n",
-        Quoted(host.here ? AgentCommand(in.self) : SshCommand(in.options, host, in.self)),
+        Quoted(host.here ? AgentCommand(in.self) : CommandToHost(in.options, host, in.self)),
         "\n# which gets its orders, the environment and the secrets on stdin, and starts in ",
         in.directory, "\n", WorkersText(in, host.first_rank, host.count, "#   "));
   }

@@ -273,17 +273,31 @@ TEST(Commands, SshAsksNoQuestionsAndCarriesNoSecret) {
   options.ssh_port = 2222;
   options.ssh_identity = "key file";
   options.launcher_arguments = {"-oProxyJump=gate"};
-  const auto command = SshCommand(options, {.host = "h1", .user = "me"}, "/opt/it's/coordrun");
+  const auto command = CommandToHost(options, {.host = "h1", .user = "me"}, "/opt/it's/coordrun");
   EXPECT_THAT(command, AllOf(Contains("BatchMode=yes"), Contains("2222"), Contains("key file"),
                              Contains("-oProxyJump=gate"), Contains("me@h1")));
   EXPECT_EQ(command[command.size() - 3], "--") << "the host is no option, whatever its name";
   EXPECT_THAT(command.back(), HasSubstr("--agent; exec coordrun --agent"));
 }
 
+TEST(Commands, BlaunchStartsTheAgentOfTheHost) {
+  RunOptions options;
+  options.launcher = "blaunch";
+  options.launcher_arguments = {"-u"};
+  const auto command = CommandToHost(options, {.host = "h1"}, "/opt/coordrun");
+  ASSERT_EQ(command.size(), 6U);
+  EXPECT_THAT(std::vector<std::string>(command.begin(), command.begin() + 5),
+              ElementsAre("blaunch", "-u", "h1", "sh", "-c"));
+  EXPECT_THAT(command.back(), HasSubstr("exec /opt/coordrun --agent"));
+  const ProcessEnd end{.code = 255, .signal = 0};
+  EXPECT_THAT(ExplainToHost(options, "h1", end, {"Permission denied"}),
+              HasSubstr("host h1: blaunch"));
+}
+
 TEST(Commands, AFailedSshIsOneSentenceThatNamesTheHost) {
   const ProcessEnd end{.code = 255, .signal = 0};
   const auto explain = [&](const std::string& said) {
-    return ExplainSsh("node7", end, {"banner", said});
+    return ExplainToHost(RunOptions(), "node7", end, {"banner", said});
   };
   for (const auto& [said, sentence] : std::vector<std::pair<std::string, std::string>>{
            {"Host key verification failed.", "its key is not known here"},
