@@ -102,7 +102,7 @@ constexpr VariableRow kRows[] = {
      "change."},
 
     {"COORDD_JOIN_TIMEOUT", kFailure, "Time until the job must have started", "seconds", "`300`",
-     "workers, Python", ""},
+     "workers, coordrun, Python", "coordrun in a pod waits as long for coordd."},
     {"COORDD_TIMEOUT", kFailure, "Time that a collective may take", "seconds", "`600`", "workers",
      ""},
     {"COORDD_RESUME_TIMEOUT", kFailure, "Time without coordd before everything fails", "seconds",
