@@ -91,13 +91,13 @@ class IndexedJobTest(processes.TestCase):
         self.cluster = pods.Cluster(self.network, self.folder, secrets)
         self.job = pods.documents(os.path.join(MANIFESTS, "jobs", "indexed-job.yaml"))["Job"]
 
-    def pod(self, index, **variables):
+    def pod(self, index, *flags, **variables):
         more = {"JOB_COMPLETION_INDEX": str(index), "PYTHONPATH": os.path.join(ROOT, "client", "python"),
                 "COORDD_LIBRARY": os.path.join(processes.BUILD, "lib", "libcoordd.so"), "COORDD_SETTLING_WINDOW": "2",
                 "OMP_NUM_THREADS": "1", **variables}
         return self.start(self.cluster.start(
             self.job["spec"]["template"]["spec"], index, name=f"train-{index}", variables=more,
-            replace={"coordrun": [program("coordrun")], "python": [sys.executable], "train.py": [self.program, self.folder]}))
+            replace={"coordrun": [program("coordrun"), *flags], "python": [sys.executable], "train.py": [self.program, self.folder]}))
 
     def lines(self, name):
         path = os.path.join(self.folder, name)
@@ -113,7 +113,7 @@ class IndexedJobTest(processes.TestCase):
         self.seen = self.lines("sizes")
 
     def said(self):
-        return "\n".join(f"{pod.name}: {pod.text()}" for pod in [self.coordd_pod, *self.pods])
+        return "\n".join(f"{pod.name}: {pod.text()}" for pod in [self.coordd_pod, *self.pods] if pod is not None)
 
     def begin(self):
         """Both pods are there before coordd, and before it has a name."""
@@ -153,6 +153,23 @@ class IndexedJobTest(processes.TestCase):
         self.pods[1] = self.pod(1)
         self.await_size(4)
         self.end()
+
+    def test_the_first_pod_starts_coordd_for_all_who_wait_for_it(self):
+        self.seen, self.coordd_pod = [], None
+        variables = {"COORDD_ADDR": "train-0:29650", "COORDD_SIZE": "4",
+                     **{name: "" for name in ("COORDD_TLS_CA", "COORDD_TLS_CERT", "COORDD_TLS_KEY")}}
+        refused = self.pod(0, **variables)
+        self.assertEqual(refused.wait(), 2)
+        self.assertIn("the pods have no certificates", refused.text())
+        self.pods = [self.pod(1, "--no-tls", **variables)]
+        self.assertTrue(wait_for(lambda: processes.processes_with("HOSTNAME", "train-1")))
+        self.cluster.add_name("train-0", 0)
+        self.pods.insert(0, self.pod(0, "--no-tls", **variables))
+        self.await_size(4)
+        open(os.path.join(self.folder, "end"), "w").close()
+        self.assertEqual([pod.wait() for pod in self.pods], [0, 0], self.said())
+        self.assertEqual(self.lines("failed"), [])
+        self.assert_nothing_left()
 
     def test_a_pod_that_does_not_know_how_many_there_are_says_so(self):
         pod = self.pod(1, COORDD_SIZE="")
