@@ -94,7 +94,7 @@ class Executor(RayCase):
 
     def test_what_ray_knows_of_an_end_is_told(self):
         from coordd.ray import _elastic
-        died = ray.exceptions.ActorDiedError
+        died = ray.exceptions.RayError
         self.assertEqual(_elastic.known_end(died("The actor is dead because its node has died.")),
                          {"reason": "its node has left the cluster of Ray"})
         self.assertEqual(_elastic.known_end(died("the worker was killed due to the node running low on memory"))["signal"], 9)
