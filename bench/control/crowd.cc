@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/tsan_annotations.h"
+#include "common/grpc/certs.h"
 #include "common/grpc/grpc_status.h"
+#include "common/grpc/tls.h"
 
 namespace coordd::bench {
 namespace {
@@ -108,6 +111,9 @@ class Crowd::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grp
 
 Crowd::Crowd(const Options& options, OnMessage on_message, OnEnd on_end)
     : method_(options.method), on_message_(std::move(on_message)), on_end_(std::move(on_end)) {
+  const auto credentials =
+      ChannelCredentialsFrom(options.tls.empty() ? TlsFiles() : WorkerTlsFiles(options.tls));
+  COORDD_CHECK(credentials.ok());
   for (int32_t i = 0; i < options.channels; ++i) {
     grpc::ChannelArguments arguments;
     // A connection of its own for each channel, as processes would have.
@@ -118,8 +124,8 @@ Crowd::Crowd(const Options& options, OnMessage on_message, OnEnd on_end)
     // A server sees these too: as worker/coordinator/grpc_coordinator_link.cc has them.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    stubs_.push_back(std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
-        options.server.ToString(), grpc::InsecureChannelCredentials(), arguments)));
+    stubs_.push_back(std::make_unique<grpc::GenericStub>(
+        grpc::CreateCustomChannel(options.server.ToString(), *credentials, arguments)));
   }
   for (int32_t i = 0; i < options.sessions; ++i) {
     const auto channel = static_cast<size_t>(int64_t{i} * options.channels / options.sessions);

@@ -25,6 +25,7 @@ class Crowd {
     std::string method;    // "/package.Service/Method"
     int32_t sessions = 1;  // streams
     int32_t channels = 1;  // connections; neighbours share one
+    std::string tls = {};  // a folder of `coordctl certs`; empty: no TLS
   };
   // On gRPC's threads, for one session one at a time; must not block. `message` is the callee's.
   using OnMessage = std::function<void(int32_t session, grpc::ByteBuffer& message)>;

@@ -31,9 +31,12 @@ absl::StatusOr<double> BareBytesPerSession(int32_t sessions, int32_t channels) {
 
 absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
   // Joining may take longer than a lease when thousands share two cores with coordd.
-  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({"--lease", "10m"}));
-  SimulatedJob job(
-      {.coordd = coordd->address(), .shape = options.shape, .channels = options.channels});
+  COORDD_ASSIGN_OR_RETURN(const auto coordd,
+                          ServerProcess::StartCoordd({"--lease", "10m"}, options.tls));
+  SimulatedJob job({.coordd = coordd->address(),
+                    .shape = options.shape,
+                    .channels = options.channels,
+                    .tls = options.tls});
   const absl::Duration cpu_before = coordd->CpuTime();
   const int64_t bytes_before = coordd->ResidentBytes();
   COORDD_ASSIGN_OR_RETURN(const SimulatedJob::Joined joined, job.Join());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -15,6 +16,7 @@ struct StartOptions {
   int32_t channels = 1;
   int32_t groups = 0;                       // MeasureRendezvous: that each rank then makes
   absl::Duration idle = absl::Seconds(10);  // MeasureIdle: how long it watches
+  std::string tls = {};                     // MeasureRendezvous: as Crowd::Options
 };
 
 // All workers of a job join at once.

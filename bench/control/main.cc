@@ -56,6 +56,7 @@ struct Flags {
   int32_t rounds = 0;    // what suits the measurement
   int32_t tensors = 0;
   int32_t groups = 0;
+  std::string tls;
   double seconds = 10;
   int32_t echo_sessions = 1, echo_ready_fd = 3;
 };
@@ -77,14 +78,17 @@ RoundOptions RoundsOf(const Flags& flags, int32_t rounds, int32_t tensors) {
   return {.shape = shape,
           .channels = ChannelsOf(flags, shape),
           .rounds = flags.rounds > 0 ? flags.rounds : rounds,
-          .tensors = flags.tensors > 0 ? flags.tensors : tensors};
+          .tensors = flags.tensors > 0 ? flags.tensors : tensors,
+          .tls = flags.tls};
 }
 
 absl::StatusOr<nlohmann::json> MeasureControl(const Flags& flags) {
   const JobShape shape = ShapeOf(flags);
   if (flags.rendezvous)
-    return MeasureRendezvous(
-        {.shape = shape, .channels = ChannelsOf(flags, shape), .groups = flags.groups});
+    return MeasureRendezvous({.shape = shape,
+                              .channels = ChannelsOf(flags, shape),
+                              .groups = flags.groups,
+                              .tls = flags.tls});
   if (flags.idle) {
     return MeasureIdle({.shape = shape,
                         .channels = ChannelsOf(flags, shape),
@@ -138,6 +142,12 @@ void AddControl(CLI::App& app, Flags& flags) {
   control
       ->add_option("--groups", flags.groups, "--rendezvous: process sets that each rank then makes")
       ->check(CLI::Range(0, 64));
+  control
+      ->add_option("--tls", flags.tls,
+                   "--cached, --negotiate, --rendezvous: the job speaks TLS, with what `coordctl "
+                   "certs DIR` has made; bare rounds do not")
+      ->check(CLI::ExistingDirectory)
+      ->type_name("DIR");
   control->add_option("--seconds", flags.seconds, "--idle: how long to watch")
       ->check(AboveZero())
       ->capture_default_str();

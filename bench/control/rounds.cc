@@ -64,9 +64,12 @@ struct Sides {
 
 absl::StatusOr<Sides> StartSides(const RoundOptions& options) {
   Sides sides;
-  COORDD_ASSIGN_OR_RETURN(sides.coordd, ServerProcess::StartCoordd(QuietFlags()));
-  sides.job = std::make_unique<SimulatedJob>(SimulatedJob::Options{
-      .coordd = sides.coordd->address(), .shape = options.shape, .channels = options.channels});
+  COORDD_ASSIGN_OR_RETURN(sides.coordd, ServerProcess::StartCoordd(QuietFlags(), options.tls));
+  sides.job =
+      std::make_unique<SimulatedJob>(SimulatedJob::Options{.coordd = sides.coordd->address(),
+                                                           .shape = options.shape,
+                                                           .channels = options.channels,
+                                                           .tls = options.tls});
   COORDD_ASSIGN_OR_RETURN(sides.echo, EchoCrowd::Start(options.shape.sessions(), options.channels));
   COORDD_RETURN_IF_ERROR(sides.job->Join().status());
   COORDD_RETURN_IF_ERROR(sides.echo->Open().status());

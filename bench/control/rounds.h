@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@ struct RoundOptions {
   int32_t channels = 1;
   int32_t rounds = 200;
   int32_t tensors = 64;  // that each rank reports in a round
+  std::string tls = {};  // between the job and coordd: as Crowd::Options; the yardstick has none
 };
 
 // Every rank reports tensors that coordd knows, and has their plan. Blocks of such rounds take

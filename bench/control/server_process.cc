@@ -17,6 +17,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/certs.h"
 
 extern char** environ;
 
@@ -93,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
 }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::StartCoordd(
-    const std::vector<std::string>& arguments) {
+    const std::vector<std::string>& arguments, const std::string& tls) {
   std::vector<std::string> command = {BesideUs("coordd"),
                                       "--listen",
                                       "127.0.0.1:0",
@@ -108,6 +109,11 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::StartCoordd(
                                       "--connection-file",
                                       ""};
   command.insert(command.end(), arguments.begin(), arguments.end());
+  if (!tls.empty()) {
+    const TlsFiles files = ServerTlsFiles(tls);
+    command.insert(command.end(),
+                   {"--tls-cert", files.cert, "--tls-key", files.key, "--tls-ca", files.ca});
+  }
   return Start(std::move(command));
 }
 

@@ -33,9 +33,9 @@ class ServerProcess {
   absl::Status AwaitReady();
   // coordd as users have it, on loopback, remembering nothing, silent but for errors (at the end of
   // a job that is cut off it would tell of each rank); it ends with this process. `arguments` come
-  // behind.
+  // behind. `tls`: a folder of `coordctl certs`; empty: it speaks no TLS.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> StartCoordd(
-      const std::vector<std::string>& arguments);
+      const std::vector<std::string>& arguments, const std::string& tls = "");
   ~ServerProcess();  // ends it, the hard way
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;

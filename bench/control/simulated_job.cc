@@ -39,7 +39,8 @@ SimulatedJob::SimulatedJob(const Options& options)
            .method = options.shape.node_sessions ? "/coordd.v1.Coordinator/NodeSession"
                                                  : "/coordd.v1.Coordinator/Session",
            .sessions = options.shape.sessions(),
-           .channels = options.channels},
+           .channels = options.channels,
+           .tls = options.tls},
           [this](int32_t session, grpc::ByteBuffer& bytes) {
             options_.shape.node_sessions ? OnReplies(session, bytes) : OnMessage(session, bytes);
           },

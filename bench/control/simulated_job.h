@@ -31,6 +31,7 @@ class SimulatedJob {
     std::string name = "simulated";
     JobShape shape;
     int32_t channels = 1;
+    std::string tls = {};  // as Crowd::Options
   };
   struct Joined {
     absl::Duration after_last_join;  // from the last Join that was sent to the last Membership
