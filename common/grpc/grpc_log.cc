@@ -8,32 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
-#include "common/base/mutex.h"
 
 namespace coordd {
 namespace {
 
-// src/core/tsi/ssl_transport_security.cc, the same from gRPC 1.30 to 1.60.
-constexpr absl::string_view kFailed = "Handshake failed with fatal error ";
-
-struct Listener {
-  Mutex mu;
-  std::function<void(const std::string&)> call ABSL_GUARDED_BY(mu);
-};
-Listener& TheListener() {
-  static Listener* listener = new Listener();
-  return *listener;
-}
-
-void OnLine(gpr_log_func_args* line) {
-  COORDD_LOG(kDebug, "gRPC: ", line->message);
-  const absl::string_view message = line->message;
-  const size_t at = message.find(kFailed);
-  if (at == absl::string_view::npos) return;
-  MutexLock lock(&TheListener().mu);
-  if (TheListener().call != nullptr)
-    TheListener().call(std::string(message.substr(at + kFailed.size())));
-}
+void OnLine(gpr_log_func_args* line) { COORDD_LOG(kDebug, "gRPC: ", line->message); }
 
 }  // namespace
 
@@ -45,20 +24,17 @@ void RouteGrpcLogUnlessWanted(const Environment& environment) {
   if (!wanted) RouteGrpcLog();
 }
 
-void OnFailedHandshake(std::function<void(const std::string& why)> call) {
-  MutexLock lock(&TheListener().mu);
-  TheListener().call = std::move(call);
-}
-
 std::string HandshakeFailureText(const std::string& openssl) {
   const std::pair<absl::string_view, absl::string_view> known[] = {
       {"peer did not return a certificate", "it presented no certificate"},
+      {"certificate has expired", "its certificate has expired"},
       {"certificate verify failed", "its certificate is not of the authority in --tls-ca"},
       {"unknown ca", "it does not take our certificate: its --tls-ca is of another authority"},
       {"bad certificate", "it does not take our certificate"},
       {"certificate expired", "it finds that our certificate has expired"},
       {"no shared cipher", "it speaks no TLS 1.3"},
       {"unsupported protocol", "it speaks no TLS 1.3"},
+      {"no application protocol", "it asks for no HTTP/2"},
       {"no suitable", "it has no algorithm in common with us"},
   };
   for (const auto& [said, text] : known) {

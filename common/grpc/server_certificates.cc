@@ -1,11 +1,9 @@
 #include "common/grpc/server_certificates.h"
 
-#include <grpc/grpc.h>
-#include <grpc/grpc_security.h>
-#include <grpcpp/security/server_credentials.h>
 #include <openssl/asn1.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/tls_handles.h"
 
@@ -35,47 +35,83 @@ std::vector<absl::Time> EndsIn(const std::string& pem) {
   return ends;
 }
 
+TlsOwned<BIO> Reading(const std::string& pem) {
+  return TlsOwned<BIO>(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+TlsOwned<X509> NextCertificate(BIO* from) {
+  return TlsOwned<X509>(PEM_read_bio_X509(from, nullptr, nullptr, nullptr));
+}
+
+bool UseChain(SSL_CTX* context, const std::string& pem) {
+  const TlsOwned<BIO> bio = Reading(pem);
+  const TlsOwned<X509> own = NextCertificate(bio.get());
+  if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) return false;
+  while (const TlsOwned<X509> next = NextCertificate(bio.get())) {
+    if (SSL_CTX_add1_chain_cert(context, next.get()) != 1) return false;
+  }
+  return true;
+}
+
+bool UseKey(SSL_CTX* context, const std::string& pem) {
+  auto no_passphrase = [](char*, int, int, void*) { return -1; };
+  const TlsOwned<EVP_PKEY> key(
+      PEM_read_bio_PrivateKey(Reading(pem).get(), nullptr, no_passphrase, nullptr));
+  return key != nullptr && SSL_CTX_use_PrivateKey(context, key.get()) == 1 &&
+         SSL_CTX_check_private_key(context) == 1;
+}
+
+// Also names the authorities to clients, which may have certificates of several.
+bool TrustAll(SSL_CTX* context, const std::string& pem) {
+  const TlsOwned<BIO> bio = Reading(pem);
+  size_t authorities = 0;
+  while (const TlsOwned<X509> next = NextCertificate(bio.get())) {
+    if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), next.get()) != 1 ||
+        SSL_CTX_add_client_CA(context, next.get()) != 1)
+      return false;
+    ++authorities;
+  }
+  return authorities > 0;
+}
+
+int SelectHttp2(SSL* /*ssl*/, const unsigned char** selected, unsigned char* size,
+                const unsigned char* offered, unsigned offered_size, void* /*unused*/) {
+  constexpr absl::string_view kHttp2 = "h2";
+  for (unsigned at = 0; at < offered_size; at += offered[at] + 1u) {
+    if (at + 1u + offered[at] > offered_size) break;
+    const absl::string_view one(reinterpret_cast<const char*>(offered + at + 1), offered[at]);
+    if (one != kHttp2) continue;
+    *selected = offered + at + 1;
+    *size = offered[at];
+    return SSL_TLSEXT_ERR_OK;
+  }
+  return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+// Null: they do not fit together.
+std::shared_ptr<SSL_CTX> ContextOf(const TlsPems& pems) {
+  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), TlsFreer());
+  SSL_CTX* const made = context.get();
+  const bool fits = made != nullptr && SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) == 1 &&
+                    UseChain(made, pems.cert) && UseKey(made, pems.key) && TrustAll(made, pems.ca);
+  ERR_clear_error();
+  if (!fits) return nullptr;
+  SSL_CTX_set_verify(made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_CTX_set_alpn_select_cb(made, &SelectHttp2, nullptr);
+  // A session that is taken up again would be verified by what counted then.
+  SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(made, 0);
+  SSL_CTX_set_read_ahead(made, 1);
+  SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                             SSL_MODE_RELEASE_BUFFERS);
+  // Records that carry nothing of the client's keep nobody in a read.
+  SSL_CTX_clear_mode(made, SSL_MODE_AUTO_RETRY);
+  return context;
+}
+
 }  // namespace
 
-// gRPC's own can be given a function that is asked at each handshake in its C interface only.
-class ServerCertificates::Credentials final : public grpc::ServerCredentials {
- public:
-  Credentials(grpc_ssl_server_certificate_config_callback fetch, Fetcher* fetcher)
-      : credentials_(grpc_ssl_server_credentials_create_with_options(
-            grpc_ssl_server_credentials_create_options_using_config_fetcher(
-                GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, fetch, fetcher))) {}
-  ~Credentials() override { grpc_server_credentials_release(credentials_); }
-
-  void SetAuthMetadataProcessor(
-      const std::shared_ptr<grpc::AuthMetadataProcessor>& /*processor*/) override {}
-
- private:
-  int AddPortToServer(const std::string& address, grpc_server* server) override {
-    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
-  }
-
-  grpc_server_credentials* const credentials_;
-};
-
-struct ServerCertificates::Fetcher {
-  ServerCertificates* const source;
-  int64_t seen = 0;  // guarded by source->mu_
-
-  static grpc_ssl_certificate_config_reload_status Fetch(
-      void* self, grpc_ssl_server_certificate_config** config) {
-    auto* const fetcher = static_cast<Fetcher*>(self);
-    ServerCertificates& source = *fetcher->source;
-    MutexLock lock(&source.mu_);
-    if (fetcher->seen == source.version_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-    const grpc_ssl_pem_key_cert_pair pair = {source.pems_.key.c_str(), source.pems_.cert.c_str()};
-    *config = grpc_ssl_server_certificate_config_create(source.pems_.ca.c_str(), &pair, 1);
-    fetcher->seen = source.version_;
-    return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
-  }
-};
-
 ServerCertificates::ServerCertificates(const TlsFiles& files) : files_(files) {}
-ServerCertificates::~ServerCertificates() = default;
 
 absl::StatusOr<std::unique_ptr<ServerCertificates>> ServerCertificates::Load(
     const TlsFiles& files) {
@@ -112,8 +148,12 @@ absl::StatusOr<bool> ServerCertificates::Reload() {
   MutexLock lock(&mu_);
   stamps_ = std::move(stamps);
   if (pems == pems_) return false;
+  std::shared_ptr<SSL_CTX> context = ContextOf(pems);
+  if (context == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("OpenSSL does not take ", files_.cert, ", ",
+                                                   files_.key, " and ", files_.ca, " together"));
   pems_ = std::move(pems);
-  ++version_;
+  context_ = std::move(context);
   return true;
 }
 
@@ -130,10 +170,9 @@ absl::Time ServerCertificates::end() const {
   return end;
 }
 
-std::shared_ptr<grpc::ServerCredentials> ServerCertificates::NewCredentials() {
+std::shared_ptr<SSL_CTX> ServerCertificates::context() const {
   MutexLock lock(&mu_);
-  fetchers_.push_back(std::make_unique<Fetcher>(Fetcher{this}));
-  return std::make_shared<Credentials>(&Fetcher::Fetch, fetchers_.back().get());
+  return context_;
 }
 
 }  // namespace coordd

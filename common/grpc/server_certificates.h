@@ -1,6 +1,8 @@
 // A server's certificates, which may be replaced while it serves. (io)
 #pragma once
 
+#include <openssl/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,18 +13,13 @@
 #include "common/base/mutex.h"
 #include "common/grpc/tls.h"
 
-namespace grpc {
-class ServerCredentials;
-}
-
 namespace coordd {
 
-// Thread-safe. Outlives the servers that have credentials of it.
+// Thread-safe.
 class ServerCertificates {
  public:
   // INVALID_ARGUMENT: as TlsFiles::Validate. REQUIRES: files.enabled().
   static absl::StatusOr<std::unique_ptr<ServerCertificates>> Load(const TlsFiles& files);
-  ~ServerCertificates();
 
   // Whether the files are others than those that were read last, or have been written since; what
   // is in them is not looked at. Where one is gone, there is nothing new: whoever ends a coordd may
@@ -35,12 +32,11 @@ class ServerCertificates {
   // When the first of the server's own chain ends, or the last authority in `ca`.
   absl::Time end() const;
 
-  // For one server: clients have to present a certificate.
-  std::shared_ptr<grpc::ServerCredentials> NewCredentials();
+  // For handshakes that begin now, over HTTP/2 and TLS 1.3: clients have to present a certificate
+  // of an authority in `ca`. Never null.
+  std::shared_ptr<SSL_CTX> context() const;
 
  private:
-  class Credentials;
-  struct Fetcher;  // of one server: what it has seen
   struct Stamp {
     int64_t device = 0, file = 0, size = 0, changed_ns = 0;
     bool operator==(const Stamp&) const = default;
@@ -56,8 +52,7 @@ class ServerCertificates {
   mutable Mutex mu_;
   TlsPems pems_ ABSL_GUARDED_BY(mu_);
   std::vector<Stamp> stamps_ ABSL_GUARDED_BY(mu_);
-  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::unique_ptr<Fetcher>> fetchers_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

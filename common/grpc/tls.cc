@@ -124,12 +124,6 @@ absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files) {
   return pems;
 }
 
-void AcceptTls13Only() {
-  // Ciphers of TLS 1.2 that need a pre-shared key, which nobody has: nothing is left of TLS 1.2.
-  // Those of 1.3 are set elsewhere in OpenSSL and stay.
-  setenv("GRPC_SSL_CIPHER_SUITES", "DHE-PSK-AES256-GCM-SHA384", /*overwrite=*/1);
-}
-
 absl::Status TlsFiles::Validate() const {
   if (!enabled()) return absl::OkStatus();
   return ReadTls(*this).status();

@@ -34,12 +34,6 @@ struct TlsPems {
 // INVALID_ARGUMENT: as Validate, also where none are set.
 absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files);
 
-// gRPC 1.51 offers no setting for the oldest TLS version: it takes 1.2 and later. This switches the
-// ciphers of 1.2 off for the whole process, through the environment variable that gRPC reads at its
-// first use of TLS. Called by coordd's main before its first thread; since coordd then speaks TLS
-// 1.3 only, so do all who talk to it.
-void AcceptTls13Only();
-
 // The credentials of a server. Without TLS they are insecure. Otherwise both sides show
 // certificates, and the client checks the server's name.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFrom(

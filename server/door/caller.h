@@ -1,7 +1,8 @@
-// Who is calling: what gRPC has verified of a connection, as coordd's rules know it. (io)
+// Who is calling: what was verified of a connection, as coordd's rules know it. (io)
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "server/model/access_rules.h"
@@ -12,8 +13,17 @@ class CallbackServerContext;
 
 namespace coordd {
 
-// Thread-safe. Without TLS: WithoutTls(), an operator. PERMISSION_DENIED: the certificate is of
-// coordd's authority, but it is not clear whose it is (IdentityOf). Never null.
-absl::StatusOr<std::shared_ptr<const Caller>> CallerOf(const grpc::CallbackServerContext& context);
+class ConnectionTable;
+class TlsStream;
+
+// Of a client at `peer`, "10.0.0.1:4711" or "[::1]:4711", with what its certificate says; `tls` is
+// null where none is spoken: then it is WithoutTls(), an operator. PERMISSION_DENIED: the
+// certificate is of coordd's authority, but it is not clear whose it is (IdentityOf). Never null.
+absl::StatusOr<std::shared_ptr<const Caller>> MakeCaller(const std::string& peer,
+                                                         const TlsStream* tls);
+
+// Thread-safe. Of the connection that a call came over. As MakeCaller; UNAVAILABLE: it has ended.
+absl::StatusOr<std::shared_ptr<const Caller>> CallerOf(const grpc::CallbackServerContext& context,
+                                                       const ConnectionTable& connections);
 
 }  // namespace coordd

@@ -16,6 +16,7 @@
 namespace coordd {
 namespace {
 
+constexpr absl::string_view kOwnSocket = "unix-abstract:";
 constexpr int kMaxPages = 4096;  // of 500 sockets each; more are taken the next time
 
 // Discarded where it is none.
@@ -47,6 +48,8 @@ nlohmann::json ListAt(const nlohmann::json& object, const char* key) {
 }  // namespace
 
 std::string PeerOfSocketName(absl::string_view name) {
+  if (const size_t at = name.find(kOwnSocket); at != absl::string_view::npos)
+    return std::string(name.substr(at));
   const size_t at = std::min(name.find("ipv4:"), name.find("ipv6:"));
   if (at == absl::string_view::npos) return "";
   const std::string text = absl::StrReplaceAll(

@@ -17,7 +17,8 @@ struct ChannelzSocket {
 };
 
 // "10.0.0.1:4242" or "[::1]:4242" of channelz's name of a socket, "chttp2 ipv4:10.0.0.1:4242"
-// or "chttp2 ipv6:%5B::1%5D:4242"; empty: it has none.
+// or "chttp2 ipv6:%5B::1%5D:4242"; "unix-abstract:x" of "chttp2 unix-abstract:x"; empty: it has
+// none.
 std::string PeerOfSocketName(absl::string_view name);
 
 // The connections of all servers of this process whose handshake is over and whose number is

@@ -1,6 +1,6 @@
-// A connection is looked at (MSG_PEEK) until its first bytes say what it is, and only then gRPC's.
-// After that its descriptor is gRPC's to close; whether it still is the connection that was let in
-// tells the kernel's cookie of the socket.
+// A connection is looked at (MSG_PEEK) until its first bytes say what it is, and only then handed
+// on. After that its descriptor is others' to close; whether it still is the connection that was
+// let in tells the kernel's cookie of the socket.
 #include "server/door/connection_acceptor.h"
 
 #include <arpa/inet.h>
@@ -15,16 +15,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/log.h"
 #include "common/base/thread.h"
-#include "common/grpc/grpc_log.h"
 #include "server/door/socket_progress.h"
 
 namespace coordd {
@@ -34,13 +31,6 @@ constexpr int kAcceptsPerTurn = 64;  // between two looks at those who have spok
 constexpr int kEventsPerTurn = 64;
 // After accept has failed for want of memory, or of descriptors of the whole machine.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(10);
-// gRPC gives a handshake 5 s (GrpcPort); later a connection is known to be a client's.
-constexpr absl::Duration kHandshakeWithin = absl::Seconds(6);
-constexpr size_t kMaxEntered = 4096;
-// From gRPC's line about a handshake that has failed to the end of its connection.
-constexpr absl::Duration kAttributeAfter = absl::Milliseconds(20);
-constexpr absl::Duration kGoneWithFailure = absl::Milliseconds(200);
-constexpr size_t kFailuresKept = 64;
 // A look at all that are open costs a system call for each: a tenth of the time at most.
 constexpr absl::Duration kSweepPause = absl::Milliseconds(5);
 constexpr int kSweepShare = 10;
@@ -113,29 +103,16 @@ void ConnectionAcceptor::Stop() {
   listening_ = ListeningSockets();
 }
 
-void ConnectionAcceptor::HandshakeFailed(const std::string& why) {
-  calls_.refused(Refusal::kHandshake);
-  {
-    MutexLock lock(&mu_);
-    if (failures_.size() >= kFailuresKept) return;  // it would not be written either
-    failures_.push_back(why);
-  }
-  eventfd_write(wake_.get(), 1);
+void ConnectionAcceptor::Finished(int fd, uint64_t cookie) {
+  MutexLock lock(&mu_);
+  const auto found = handed_.find(fd);
+  if (found != handed_.end() && found->second.cookie == cookie) gate_.Finished(fd);
 }
 
 size_t ConnectionAcceptor::connections() {
   MutexLock lock(&mu_);
   SweepLocked();
   return gate_.open();
-}
-
-std::vector<Backlog> ConnectionAcceptor::all() {
-  std::vector<Backlog> all;
-  MutexLock lock(&mu_);
-  all.reserve(handed_.size());
-  for (const auto& [fd, one] : handed_)
-    all.push_back({.fd = fd, .cookie = one.cookie, .peer = one.peer});
-  return all;
 }
 
 absl::Status ConnectionAcceptor::Room() {
@@ -161,7 +138,6 @@ void ConnectionAcceptor::Run() {
       if (fd == wake_.get()) {
         eventfd_t ignored = 0;
         eventfd_read(fd, &ignored);
-        if (!attribute_at_.has_value()) attribute_at_ = now + kAttributeAfter;
       } else if (waiting_.contains(fd)) {
         Look(fd);
       } else {
@@ -177,12 +153,11 @@ void ConnectionAcceptor::Run() {
     }
     CloseOverdue(now);
     LetInLine(clock_.Now());
-    if (attribute_at_.has_value() && *attribute_at_ <= now) AttributeFailures(now);
   }
 }
 
 int ConnectionAcceptor::PollTimeout(absl::Time now) {
-  absl::Time next = attribute_at_.value_or(absl::InfiniteFuture());
+  absl::Time next = absl::InfiniteFuture();
   {
     MutexLock lock(&mu_);
     next = std::min(next, gate_.NextDeadline());
@@ -230,7 +205,6 @@ void ConnectionAcceptor::AcceptWithoutDescriptors(int listener) {
 void ConnectionAcceptor::Accepted(OwnedFd fd, const std::string& host, uint16_t port) {
   const int number = fd.get();
   const absl::Time now = clock_.Now();
-  NoteGone(now);
   int evicted = -1;
   {
     MutexLock lock(&mu_);
@@ -297,10 +271,6 @@ void ConnectionAcceptor::LetIn(int fd, bool to_refuse) {
   const auto found = waiting_.find(fd);
   const uint64_t cookie = SocketCookie(fd);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  if (options_.tls) {
-    if (entered_.size() >= kMaxEntered) entered_.pop_front();
-    entered_.push_back({fd, cookie, found->second.peer, clock_.Now(), std::nullopt});
-  }
   {
     MutexLock lock(&mu_);
     if (to_refuse) {
@@ -310,9 +280,9 @@ void ConnectionAcceptor::LetIn(int fd, bool to_refuse) {
     }
     handed_[fd] = {cookie, found->second.peer, BytesReceived(fd), clock_.Now()};
   }
-  found->second.fd.Release();
+  Waiting one = std::move(found->second);
   waiting_.erase(found);
-  (to_refuse ? calls_.let_in_to_refuse : calls_.let_in)(fd);
+  (to_refuse ? calls_.let_in_to_refuse : calls_.let_in)(std::move(one.fd), one.peer);
 }
 
 void ConnectionAcceptor::Tell(int fd, Opening opening, Refusal why) {
@@ -417,43 +387,8 @@ void ConnectionAcceptor::CloseOverdue(absl::Time now) {
 
 void ConnectionAcceptor::Refused(Refusal why, const std::string& text) {
   calls_.refused(why);
-  Write(why, text);
-}
-
-void ConnectionAcceptor::Write(Refusal why, const std::string& text) {
   if (const auto more = limits_[why].Pass(clock_.Now()); more.has_value())
     COORDD_LOG(kWarning, text, *more);
-}
-
-void ConnectionAcceptor::NoteGone(absl::Time now) {
-  while (!entered_.empty() && entered_.front().since + kHandshakeWithin < now) entered_.pop_front();
-  constexpr size_t kLooks = 64;  // of those who came last: each is a system call
-  size_t looks = 0;
-  for (auto one = entered_.rbegin(); one != entered_.rend() && looks < kLooks; ++one, ++looks) {
-    if (!one->gone_by.has_value() && SocketCookie(one->fd) != one->cookie) one->gone_by = now;
-  }
-}
-
-void ConnectionAcceptor::AttributeFailures(absl::Time now) {
-  attribute_at_.reset();
-  std::vector<std::string> failures;
-  {
-    MutexLock lock(&mu_);
-    failures = std::exchange(failures_, {});
-  }
-  if (failures.empty()) return;
-  NoteGone(now);
-  std::set<std::string> peers;
-  for (const Entered& one : entered_) {
-    if (one.gone_by.has_value() && now - *one.gone_by < kGoneWithFailure && peers.size() < 4)
-      peers.insert(one.peer);
-  }
-  std::erase_if(entered_, [](const Entered& one) { return one.gone_by.has_value(); });
-  const std::string whose = peers.empty() ? "of a connection that is gone"
-                                          : absl::StrCat("of ", absl::StrJoin(peers, " or "));
-  for (const std::string& why : failures)
-    Write(Refusal::kHandshake,
-          absl::StrCat("a TLS handshake ", whose, " was refused: ", HandshakeFailureText(why)));
 }
 
 void ConnectionAcceptor::SweepLocked() {

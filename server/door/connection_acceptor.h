@@ -1,9 +1,8 @@
-// coordd's port: accepts connections itself, and hands gRPC those that may get in. gRPC 1.51's own
+// coordd's port: accepts connections itself, and hands on those that may get in. gRPC 1.51's own
 // listener stops accepting for ever once descriptors have run out (CVE-2023-4785). (io)
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -20,9 +19,7 @@
 #include "common/base/owned_fd.h"
 #include "common/net/listening_sockets.h"
 #include "server/door/connection_gate.h"
-#include "server/door/flood_watch.h"
 #include "server/door/http2_refusal.h"
-#include "server/door/made_transports.h"
 
 namespace coordd {
 
@@ -30,10 +27,10 @@ namespace coordd {
 class ConnectionAcceptor {
  public:
   struct Calls {
-    // On the thread `accept`; the callee closes the descriptor when the connection ends.
-    std::function<void(int fd)> let_in;
+    // On the thread `accept`. `peer`: with its port.
+    std::function<void(OwnedFd fd, const std::string& peer)> let_in;
     // The same for one connection too many that speaks TLS, so that it hears why. May be empty.
-    std::function<void(int fd)> let_in_to_refuse;
+    std::function<void(OwnedFd fd, const std::string& peer)> let_in_to_refuse;
     std::function<void(Refusal why)> refused;
   };
 
@@ -44,12 +41,11 @@ class ConnectionAcceptor {
   absl::Status Start(Calls calls);
   void Stop();  // nobody is let in any more; the ports are closed. Idempotent.
 
-  // Some connection that was let in has failed its TLS handshake.
-  void HandshakeFailed(const std::string& why);
+  // The TLS handshake of one that was let in is over.
+  void Finished(int fd, uint64_t cookie);
 
   // Connections that were let in and are open, as of now.
   size_t connections();
-  std::vector<Backlog> all();  // the same; `bytes` is 0
   // UNAVAILABLE: the next connection would be refused, and why.
   absl::Status Room();
   std::string FullText() const;  // for one connection too many
@@ -64,18 +60,11 @@ class ConnectionAcceptor {
     std::optional<Http2Refusal> refusal;
     bool told = false;  // everything was said: its end is awaited
   };
-  struct Handed {  // to gRPC
+  struct Handed {  // to whoever serves it
     uint64_t cookie = 0;
     std::string peer;
     uint64_t opening_bytes = 0;
     absl::Time since;
-  };
-  struct Entered {  // let in, so young that its handshake may not be over
-    int fd = -1;
-    uint64_t cookie = 0;
-    std::string peer;
-    absl::Time since;
-    std::optional<absl::Time> gone_by;
   };
 
   void Run();
@@ -91,9 +80,6 @@ class ConnectionAcceptor {
   void Close(int fd);
   void CloseOverdue(absl::Time now);
   void Refused(Refusal why, const std::string& text);  // counts and writes it
-  void Write(Refusal why, const std::string& text);
-  void NoteGone(absl::Time now);
-  void AttributeFailures(absl::Time now);
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // In connection_line.cc: those that have to wait for room among the unfinished.
@@ -104,8 +90,7 @@ class ConnectionAcceptor {
   int ChooseLocked(const ConnectionGate::Candidates& candidates, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetClosedLocked(const std::vector<int>& fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsFinishedLocked(const Handed& one, int fd, absl::Time now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsFinishedLocked(const Handed& one, int fd) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after Start.
   const ConnectionGateOptions options_;
@@ -119,10 +104,7 @@ class ConnectionAcceptor {
   // Touched by the thread only.
   OwnedFd reserve_;  // given up to accept, and then close, when there are no others
   std::map<int, Waiting> waiting_;
-  std::deque<Entered> entered_;
   std::map<Refusal, LogLimit> limits_;
-  std::optional<absl::Time> attribute_at_;
-  MadeTransports transports_;
   absl::Time look_after_ = absl::InfinitePast();
 
   // Guarded by mu_.
@@ -130,7 +112,6 @@ class ConnectionAcceptor {
   ConnectionGate gate_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<int, Handed> handed_ ABSL_GUARDED_BY(mu_);
   absl::Time sweep_after_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  std::vector<std::string> failures_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -31,8 +31,10 @@ constexpr size_t kMaxWaiting = 1024, kMaxRefused = 256, kMaxUnfinished = 1024;
 // Fewer are no protection: two addresses that do nothing but come would always hold them all.
 constexpr size_t kMinWaiting = 4, kMinUnfinished = 3;
 // For files, HTTP, etcd, and what is opened in between: see BoundsFor.
-constexpr size_t kMinReserve = 28, kMaxReserve = 512;
+constexpr size_t kMinReserve = 25, kMaxReserve = 512;
 constexpr size_t kMaxHttp = 64;
+// Of the reserve, however small, for all else.
+constexpr size_t kNotHttp = 14;
 // Whom one newcomer can ask to be looked at.
 constexpr size_t kMaxCandidates = 64;
 
@@ -92,6 +94,8 @@ const char* RefusalName(Refusal why) {
       return "unfinished";
     case Refusal::kEndless:
       return "endless";
+    case Refusal::kFrames:
+      return "frames";
   }
   return "";
 }
@@ -305,7 +309,8 @@ size_t ReserveOf(size_t descriptors_max) {
 }
 
 size_t HttpShareOf(size_t descriptors_max) {
-  return std::min(ReserveOf(descriptors_max) / 2, kMaxHttp);
+  const size_t reserve = ReserveOf(descriptors_max);
+  return std::min({reserve / 2, reserve - kNotHttp, kMaxHttp});
 }
 
 ConnectionBounds BoundsFor(size_t descriptors_max, size_t in_use) {
@@ -316,8 +321,8 @@ ConnectionBounds BoundsFor(size_t descriptors_max, size_t in_use) {
   bounds.waiting =
       std::clamp<size_t>(free / 10, std::clamp<size_t>(free / 2, 1, kMinWaiting), kMaxWaiting);
   bounds.refused = std::min(free / 20, kMaxRefused);
-  bounds.connections = std::clamp<size_t>(
-      free - std::min(free - 1, bounds.waiting + bounds.refused), 1, kMaxConnections);
+  const size_t left = free - std::min(free - 1, bounds.waiting + bounds.refused);
+  bounds.connections = std::clamp<size_t>(left / kDescriptorsPerConnection, 1, kMaxConnections);
   bounds.unfinished = std::clamp<size_t>(
       bounds.connections / 4, std::min(bounds.connections, kMinUnfinished), kMaxUnfinished);
   return bounds;

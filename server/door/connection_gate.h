@@ -36,13 +36,14 @@ enum class Refusal {
   kDescriptor,  // this process has no descriptors left
   kUnfinished,  // begun, and one of too many of which nothing more came
   kEndless,     // let in before, and ended: its messages or calls fill the memory and do not end
+  kFrames,      // let in before, and ended: it has sent frames that no honest client sends
 };
-inline constexpr int kRefusals = 10;
+inline constexpr int kRefusals = 11;
 const char* RefusalName(Refusal why);  // "silent", "full", ...
 
 struct ConnectionGateOptions {
   bool tls = false;
-  // Connections that have been handed to gRPC and are open.
+  // Connections that have been let in and are open.
   size_t connections_max = 512;
   // Those of them that have not finished their first exchange: the TLS handshake, or without TLS
   // anything behind the client's settings.
@@ -158,6 +159,9 @@ class ConnectionGate {
   size_t in_line_ = 0;                            // of waiting_
   absl::flat_hash_map<std::string, Count> by_address_;
 };
+
+// Of one that gRPC serves: its own, and a pair of sockets between it and gRPC.
+inline constexpr size_t kDescriptorsPerConnection = 3;
 
 // How many connections a process with `descriptors_max` descriptors may have, `in_use` of which are
 // taken before the first one. Together with the reserve they are never more.

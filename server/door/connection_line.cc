@@ -1,6 +1,5 @@
 // The part of ConnectionAcceptor that makes room: strangers that begin and go no further hold no
 // place that somebody else waits for.
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "server/door/connection_acceptor.h"
 #include "server/door/socket_progress.h"
@@ -10,8 +9,6 @@ namespace {
 
 // A look at all that are unfinished costs a system call for each.
 constexpr absl::Duration kLookPause = absl::Milliseconds(5);
-// gRPC ends handshakes after 5 s (GrpcPort): who is there later has finished.
-constexpr absl::Duration kFinishedAfter = absl::Seconds(6);
 // However little at a time it says: what one at the end of a slow line takes.
 constexpr absl::Duration kUndisturbedFor = absl::Seconds(1);
 
@@ -46,10 +43,6 @@ void ConnectionAcceptor::RefuseInLine(const Waiting& one) {
 // Whose first exchange is over, and who is gone.
 void ConnectionAcceptor::LookForRoom(absl::Time now) {
   look_after_ = now + kLookPause;
-  absl::flat_hash_set<std::string> made;
-  if (options_.tls) {
-    for (std::string& peer : transports_.TakeNew()) made.insert(std::move(peer));
-  }
   MutexLock lock(&mu_);
   const std::vector<int> unfinished = gate_.AllUnfinished();
   ForgetClosedLocked(unfinished);
@@ -57,13 +50,14 @@ void ConnectionAcceptor::LookForRoom(absl::Time now) {
     const auto found = handed_.find(fd);
     if (found == handed_.end()) continue;
     const Handed& one = found->second;
-    if (made.contains(one.peer) || IsFinishedLocked(one, fd, now)) gate_.Finished(fd);
+    if (IsFinishedLocked(one, fd)) gate_.Finished(fd);
   }
   if (gate_.open() >= options_.connections_max) SweepLocked();
 }
 
-bool ConnectionAcceptor::IsFinishedLocked(const Handed& one, int fd, absl::Time now) const {
-  if (options_.tls) return one.since + kFinishedAfter < now;
+// Of TLS, the end of the handshake is told (Finished).
+bool ConnectionAcceptor::IsFinishedLocked(const Handed& one, int fd) const {
+  if (options_.tls) return false;
   return BytesReceived(fd) > one.opening_bytes || one.opening_bytes == UINT64_MAX;
 }
 

@@ -71,7 +71,7 @@ void FloodGuard::LookAtMessages() {
   for (Backlog& one : all) {
     // In this order: what is read in between counts for the client.
     const uint64_t taken = BytesTaken(one.fd);
-    const uint64_t whole = read_.Total(one.peer);
+    const uint64_t whole = read_.Total(one.grpc_peer);
     one.bytes = SocketCookie(one.fd) == one.cookie && taken > whole ? taken - whole : 0;
   }
   for (const Backlog& one : messages_watch_.WhoEnds(std::move(all)))
@@ -82,7 +82,7 @@ void FloodGuard::LookAtCalls() {
   const absl::flat_hash_map<std::string, uint64_t> calls = CallsUnderWay();
   std::vector<Backlog> all = Open();
   for (Backlog& one : all) {
-    const auto found = calls.find(one.peer);
+    const auto found = calls.find(one.grpc_peer);
     one.bytes = found == calls.end() ? 0 : found->second * kCallCosts;
   }
   for (const Backlog& one : calls_watch_.WhoEnds(std::move(all)))
@@ -105,7 +105,7 @@ void FloodGuard::ForgetGone() {
   absl::flat_hash_set<uint64_t> ended;
   for (Backlog& one : calls_.connections()) {
     if (ended_.contains(one.cookie)) ended.insert(one.cookie);
-    open.insert(std::move(one.peer));
+    open.insert(std::move(one.grpc_peer));
   }
   ended_ = std::move(ended);
   read_.Keep(open);

@@ -11,8 +11,9 @@ namespace coordd {
 // What a connection makes this process hold: of messages that are not whole yet, or by its calls.
 struct Backlog {
   int fd = -1;
-  uint64_t cookie = 0;  // SocketCookie of fd when it was let in
-  std::string peer;     // with its port
+  uint64_t cookie = 0;         // SocketCookie of fd when it was let in
+  std::string peer;            // with its port
+  std::string grpc_peer = {};  // what gRPC calls it
   uint64_t bytes = 0;
 };
 

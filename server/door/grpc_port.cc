@@ -1,7 +1,6 @@
 #include "server/door/grpc_port.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
 
@@ -18,9 +17,10 @@
 #include "common/base/memory_limit.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/grpc/grpc_log.h"
 #include "common/grpc/server_certificates.h"
 #include "server/door/connection_acceptor.h"
+#include "server/door/connection_guard.h"
+#include "server/door/connection_table.h"
 #include "server/door/flood_guard.h"
 #include "server/door/own_port_probe.h"
 #include "server/door/read_bytes.h"
@@ -46,22 +46,16 @@ constexpr int kKeepaliveTimeoutMs = 5000;
 // gRPC opens its window for the message that is being read, however large, without them.
 constexpr int kProbeBandwidth = 0;
 constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
-// Of one connection too many: long enough for a call to be answered.
-constexpr int kRefusedAgeMs = 2000, kRefusedGraceMs = 500;
 // Of /readyz: who scrapes it waits some seconds.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 constexpr absl::Duration kProbeEvery = absl::Seconds(1);
+// For what gRPC has said at its end to reach the clients.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 // By gRPC's servers, the acceptor and HTTP, for themselves: event queues and listening sockets.
-constexpr size_t kOpenedLater = 14;
+constexpr size_t kOpenedLater = 12;
 
 using grpc::experimental::ExternalConnectionAcceptor;
-
-std::unique_ptr<ExternalConnectionAcceptor> AddAcceptor(
-    grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-  return builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
-}
 
 void HandOver(ExternalConnectionAcceptor& acceptor, int fd) {
   ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -77,61 +71,14 @@ void RefuseCompression(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
-// Answers every call with the same error: clients that speak TLS hear so why they are refused.
-class RefusingServer {
- public:
-  RefusingServer(std::string why, const std::shared_ptr<grpc::ServerCredentials>& credentials)
-      : service_(std::move(why)) {
-    grpc::ServerBuilder builder;
-    acceptor_ = AddAcceptor(builder, credentials);
-    RefuseCompression(builder);
-    builder.RegisterCallbackGenericService(&service_);
-    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kRefusedAgeMs);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kRefusedGraceMs);
-    server_ = builder.BuildAndStart();
-  }
-  ~RefusingServer() {
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
-  }
-
-  bool ok() const { return server_ != nullptr; }
-  void LetIn(int fd) { HandOver(*acceptor_, fd); }
-
- private:
-  class Refusal final : public grpc::ServerGenericBidiReactor {
-   public:
-    explicit Refusal(const std::string& why) {
-      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, why));
-    }
-    void OnDone() override { delete this; }
-  };
-  class Service final : public grpc::CallbackGenericService {
-   public:
-    explicit Service(std::string why) : why_(std::move(why)) {}
-    grpc::ServerGenericBidiReactor* CreateReactor(
-        grpc::GenericCallbackServerContext* /*context*/) override {
-      return new Refusal(why_);
-    }
-
-   private:
-    const std::string why_;
-  };
-
-  Service service_;
-  std::unique_ptr<ExternalConnectionAcceptor> acceptor_;
-  std::unique_ptr<grpc::Server> server_;
-};
-
 class AcceptingGrpcPort final : public GrpcPort {
  public:
   AcceptingGrpcPort(ListeningSockets listening, ServerCertificates* certificates,
-                    const ConnectionBounds& bounds, Clock& clock, ServerMetrics& metrics)
+                    ConnectionTable& connections, const ConnectionBounds& bounds, size_t threads,
+                    Clock& clock, ServerMetrics& metrics)
       : address_(listening.address()),
         own_address_(listening.own_address()),
-        certificates_(certificates),
+        connections_(connections),
         tls_(certificates != nullptr),
         clock_(clock),
         metrics_(metrics),
@@ -143,35 +90,37 @@ class AcceptingGrpcPort final : public GrpcPort {
                    .waiting_max = bounds.waiting,
                    .refused_max = bounds.refused,
                    .opening_within = absl::Milliseconds(kHandshakeTimeoutMs)},
-                  clock) {}
+                  clock),
+        guard_(certificates, connections, threads, clock) {}
 
   ~AcceptingGrpcPort() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const std::vector<grpc::Service*>& services, ReadBytes& read) {
-    grpc::EnableDefaultHealthCheckService(false);  // which would say that all is well
-    if (tls_) {
-      refusing_ =
-          std::make_unique<RefusingServer>(acceptor_.FullText(), certificates_->NewCredentials());
-    }
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    Build(tls_ ? certificates_->NewCredentials() : grpc::InsecureServerCredentials(), services);
-    if (server_ == nullptr || (refusing_ != nullptr && !refusing_->ok()))
-      return absl::UnavailableError("gRPC's server cannot be started");
-    if (tls_) {
-      RouteGrpcLog();
-      OnFailedHandshake([this](const std::string& why) { acceptor_.HandshakeFailed(why); });
-    }
+    Build(services);
+    if (server_ == nullptr) return absl::UnavailableError("gRPC's server cannot be started");
+    COORDD_RETURN_IF_ERROR(guard_.Start(
+        {.serve = [this](int fd) { HandOver(*handover_, fd); },
+         .finished = [this](int fd, uint64_t cookie) { acceptor_.Finished(fd, cookie); },
+         .refused = [this](Refusal why) { Count(why); }},
+        absl::UnavailableError(acceptor_.FullText())));
     ConnectionAcceptor::Calls calls;
-    calls.let_in = [this](int fd) { HandOver(*handover_, fd); };
-    if (tls_) calls.let_in_to_refuse = [this](int fd) { refusing_->LetIn(fd); };
+    calls.let_in = [this](OwnedFd fd, const std::string& peer) {
+      guard_.LetIn(std::move(fd), peer);
+    };
+    if (tls_) {
+      calls.let_in_to_refuse = [this](OwnedFd fd, const std::string& peer) {
+        guard_.LetInToRefuse(std::move(fd), peer);
+      };
+    }
     calls.refused = [this](Refusal why) { Count(why); };
     COORDD_RETURN_IF_ERROR(acceptor_.Start(std::move(calls)));
     flood_guard_ = std::make_unique<FloodGuard>(
         read,
         FloodBounds{.messages = memory_quota_ / kFloodShare, .calls = buffer_quota_ / kFloodShare},
         clock_,
-        FloodGuard::Calls{.connections = [this] { return acceptor_.all(); },
+        FloodGuard::Calls{.connections = [this] { return connections_.All(); },
                           .ended = [this] { Count(Refusal::kEndless); }});
     return absl::OkStatus();
   }
@@ -206,13 +155,13 @@ class AcceptingGrpcPort final : public GrpcPort {
   }
 
   void Shutdown(absl::Duration grace) override {
-    if (tls_) OnFailedHandshake(nullptr);
     flood_guard_.reset();
     acceptor_.Stop();
-    refusing_.reset();
+    guard_.StopLettingIn();
     if (server_ != nullptr)
       server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     server_.reset();
+    guard_.Stop(kLastWords);
   }
 
  private:
@@ -221,10 +170,12 @@ class AcceptingGrpcPort final : public GrpcPort {
     refused_[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
   }
 
-  void Build(const std::shared_ptr<grpc::ServerCredentials>& credentials,
-             const std::vector<grpc::Service*>& services) {
+  // What gRPC is given comes from this process: TLS has ended before it.
+  void Build(const std::vector<grpc::Service*>& services) {
     grpc::ServerBuilder builder;
-    handover_ = AddAcceptor(builder, credentials);
+    handover_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
     for (grpc::Service* service : services) builder.RegisterService(service);
     RefuseCompression(builder);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -242,19 +193,19 @@ class AcceptingGrpcPort final : public GrpcPort {
 
   // Constant after Start.
   const HostPort address_, own_address_;
-  ServerCertificates* const certificates_;
+  ConnectionTable& connections_;
   const bool tls_;
   const size_t buffer_quota_ = BufferQuota();
   const size_t memory_quota_ = std::min(kMemoryQuotaBytes, buffer_quota_);
   Clock& clock_;
   ServerMetrics& metrics_;
-  std::unique_ptr<RefusingServer> refusing_;
   std::unique_ptr<ExternalConnectionAcceptor> handover_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<FloodGuard> flood_guard_;
 
   // Thread-safe by itself.
   ConnectionAcceptor acceptor_;
+  ConnectionGuard guard_;
   std::array<std::atomic<int64_t>, kRefusals> refused_ = {};  // by Refusal
 
   // Guarded by mu_.
@@ -281,12 +232,15 @@ absl::StatusOr<ListeningSockets> Listen(const GrpcPortOptions& options) {
 
 absl::StatusOr<std::unique_ptr<GrpcPort>> GrpcPort::Open(
     const GrpcPortOptions& options, const std::vector<grpc::Service*>& services, ReadBytes& read,
-    Clock& clock, ServerMetrics& metrics) {
+    ConnectionTable& connections, Clock& clock, ServerMetrics& metrics) {
   COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, Listen(options));
   const Descriptors descriptors = CountDescriptors();
-  const ConnectionBounds bounds = BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater);
+  const size_t threads = ConnectionGuard::ThreadsFor(descriptors.max);
+  const size_t own = ConnectionGuard::DescriptorsOf(threads, options.certificates != nullptr);
+  const ConnectionBounds bounds =
+      BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater + own);
   auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.certificates,
-                                                  bounds, clock, metrics);
+                                                  connections, bounds, threads, clock, metrics);
   COORDD_RETURN_IF_ERROR(port->Start(services, read));
   return port;
 }

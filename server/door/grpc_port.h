@@ -19,6 +19,7 @@ class Service;
 
 namespace coordd {
 
+class ConnectionTable;
 class ReadBytes;
 class ServerCertificates;
 class ServerMetrics;
@@ -32,11 +33,13 @@ struct GrpcPortOptions {
 // Thread-safe but for Shutdown and the destructor, which its owner calls.
 class GrpcPort {
  public:
-  // Serves when it returns. `services`, which count in `read` what they read, `read`, `clock` and
-  // `metrics` outlive it. UNAVAILABLE: the address cannot be had.
+  // Serves when it returns. `services`, which count in `read` what they read, `read`,
+  // `connections`, in which they find who calls, `clock` and `metrics` outlive it. UNAVAILABLE: the
+  // address cannot be had.
   static absl::StatusOr<std::unique_ptr<GrpcPort>> Open(const GrpcPortOptions& options,
                                                         const std::vector<grpc::Service*>& services,
-                                                        ReadBytes& read, Clock& clock,
+                                                        ReadBytes& read,
+                                                        ConnectionTable& connections, Clock& clock,
                                                         ServerMetrics& metrics);
   virtual ~GrpcPort() = default;
 

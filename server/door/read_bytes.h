@@ -14,7 +14,7 @@
 
 namespace coordd {
 
-// Thread-safe. Connections are called by their peers, as HostPort::ToString has it.
+// Thread-safe. Connections are called as gRPC calls them (ServerContext::peer).
 class ReadBytes {
  public:
   // What a message costs besides its bytes: frames, pings, TLS records, its share of what begins a
@@ -35,13 +35,13 @@ class ReadBytes {
     std::shared_ptr<std::atomic<uint64_t>> bytes_;
   };
 
-  // `grpc_peer`: as ServerContext::peer has it, "ipv4:10.0.0.1:4711" or "ipv6:%5B::1%5D:4711".
   Counter Of(absl::string_view grpc_peer);
   // 0: nothing is known of it.
   uint64_t Total(const std::string& peer) const;
   // Forgets all other connections.
   void Keep(const absl::flat_hash_set<std::string>& open);
 
+  // "10.0.0.1:4711" of "ipv4:10.0.0.1:4711", "[::1]:80" of "ipv6:%5B::1%5D:80".
   static std::string PeerOf(absl::string_view grpc_peer);
 
  private:

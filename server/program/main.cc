@@ -117,7 +117,6 @@ int Main(int argc, char** argv) {
   RaiseDescriptorLimit();
   RouteGrpcLog();
   TrustGrpcLocks();
-  AcceptTls13Only();
 
   if (const absl::Status room = RoomToBegin(); !room.ok()) {
     fprintf(stderr, "coordd: %s\n", std::string(room.message()).c_str());

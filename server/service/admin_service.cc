@@ -80,8 +80,8 @@ class AdminService::TraceCallReactor final : public grpc::ServerUnaryReactor {
 
 absl::StatusOr<std::shared_ptr<const Caller>> AdminService::Begin(
     const grpc::CallbackServerContext& context, const google::protobuf::Message& request) {
-  auto caller = CallerOf(context);
-  read_.Of(caller.ok() ? (*caller)->peer : context.peer()).Add(request.ByteSizeLong());
+  auto caller = CallerOf(context, connections_);
+  read_.Of(context.peer()).Add(request.ByteSizeLong());
   return caller;
 }
 

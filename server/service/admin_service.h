@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/admin.grpc.pb.h"
+#include "server/door/connection_table.h"
 #include "server/door/read_bytes.h"
 #include "server/model/access_rules.h"
 #include "server/model/effects.h"
@@ -23,10 +24,12 @@ namespace coordd {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   // `complete` adds what the state does not know: version, addresses, uptime.
-  AdminService(ReadBytes& read, Inbox& inbox, const EventLog& events, AuditLog& audit,
+  AdminService(ReadBytes& read, const ConnectionTable& connections, Inbox& inbox,
+               const EventLog& events, AuditLog& audit,
                std::function<void(v1::ServerState*)> complete)
       : complete_(std::move(complete)),
         read_(read),
+        connections_(connections),
         inbox_(inbox),
         events_(events),
         audit_(audit) {}
@@ -72,6 +75,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
   // Thread-safe by themselves.
   ReadBytes& read_;
+  const ConnectionTable& connections_;
   Inbox& inbox_;
   const EventLog& events_;
   AuditLog& audit_;

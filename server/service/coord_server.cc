@@ -19,6 +19,7 @@
 #include "common/launch/connection_file.h"
 #include "common/net/http_server.h"
 #include "common/net/own_address.h"
+#include "server/door/connection_table.h"
 #include "server/door/grpc_port.h"
 #include "server/metrics/prometheus_targets.h"
 #include "server/metrics/server_metrics.h"
@@ -60,10 +61,10 @@ class GrpcCoordServer final : public CoordServer {
         writer_(
             *state_.store, clock, metrics_,
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
-        sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_, audit_,
+        sessions_(clock, read_bytes_, connections_, coordinator_.inbox(), metrics_, audit_,
                   options.any_metrics_address),
-        store_(read_bytes_, coordinator_.inbox(), metrics_, audit_),
-        admin_(read_bytes_, coordinator_.inbox(), coordinator_.events(), audit_,
+        store_(read_bytes_, connections_, coordinator_.inbox(), metrics_, audit_),
+        admin_(read_bytes_, connections_, coordinator_.inbox(), coordinator_.events(), audit_,
                [this](v1::ServerState* state) { Complete(state); }) {}
 
   ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }
@@ -176,11 +177,11 @@ class GrpcCoordServer final : public CoordServer {
       COORDD_ASSIGN_OR_RETURN(certificates_, ServerCertificates::Load(options_.tls));
       certificate_watch_ = std::make_unique<CertificateWatch>(*certificates_, metrics_, clock_);
     }
-    COORDD_ASSIGN_OR_RETURN(
-        port_, GrpcPort::Open({.listen = options_.listen,
-                               .ports = options_.ports,
-                               .certificates = certificates_.get()},
-                              {&sessions_, &store_, &admin_}, read_bytes_, clock_, metrics_));
+    COORDD_ASSIGN_OR_RETURN(port_, GrpcPort::Open({.listen = options_.listen,
+                                                   .ports = options_.ports,
+                                                   .certificates = certificates_.get()},
+                                                  {&sessions_, &store_, &admin_}, read_bytes_,
+                                                  connections_, clock_, metrics_));
     MutexLock lock(&mu_);
     listen_address_ = port_->address();
     listening_ = port_.get();
@@ -239,6 +240,7 @@ class GrpcCoordServer final : public CoordServer {
   Coordinator coordinator_;
   StateWriter writer_;
   ReadBytes read_bytes_;
+  ConnectionTable connections_;
   SessionService sessions_;
   StoreService store_;
   AdminService admin_;

@@ -24,10 +24,12 @@ MemberRuns RunsOf(std::vector<int32_t>::iterator begin, std::vector<int32_t>::it
 
 }  // namespace
 
-SessionService::SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics,
-                               AuditLog& audit, bool any_metrics_address)
+SessionService::SessionService(Clock& clock, ReadBytes& read, const ConnectionTable& connections,
+                               Inbox& inbox, ServerMetrics& metrics, AuditLog& audit,
+                               bool any_metrics_address)
     : clock_(clock),
       read_(read),
+      connections_(connections),
       inbox_(inbox),
       metrics_(metrics),
       audit_(audit),
@@ -46,7 +48,7 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   const auto kind = of_node ? WorkerSession::Kind::kNode : WorkerSession::Kind::kWorker;
   std::shared_ptr<WorkerSession> session;
   ReadBytes::Counter read = read_.Of(context->peer());
-  auto caller = CallerOf(*context);
+  auto caller = CallerOf(*context, connections_);
   if (caller.ok() && of_node) {
     auto relay = std::make_shared<Caller>(**caller);
     relay->of_node = true;

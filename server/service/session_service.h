@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/session.grpc.pb.h"
+#include "server/door/connection_table.h"
 #include "server/service/session.h"
 
 namespace coordd {
@@ -31,8 +32,8 @@ class SessionService final
   static constexpr size_t kMaxSessionsOfOne = kMaxSessions / 4 * 3;
 
   // `any_metrics_address`: as MetricsAddressRule.
-  SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics,
-                 AuditLog& audit, bool any_metrics_address);
+  SessionService(Clock& clock, ReadBytes& read, const ConnectionTable& connections, Inbox& inbox,
+                 ServerMetrics& metrics, AuditLog& audit, bool any_metrics_address);
 
   // For whoever has the turn; see CoordinatorOutlets. What goes to node sessions goes out at the
   // end of its turn (Tick), together.
@@ -64,6 +65,7 @@ class SessionService final
   // Thread-safe by itself.
   Clock& clock_;
   ReadBytes& read_;
+  const ConnectionTable& connections_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
   AuditLog& audit_;

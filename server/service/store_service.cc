@@ -154,8 +154,8 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
                                               decltype(StoreCall::request) request,
                                               std::function<void(StoreReply&)> fill) {
   const size_t bytes = BytesOf(request);
-  const auto who = CallerOf(*context);
-  read_.Of(who.ok() ? (*who)->peer : context->peer()).Add(bytes);
+  const auto who = CallerOf(*context, connections_);
+  read_.Of(context->peer()).Add(bytes);
   absl::Status refuse = who.status();
   if (refuse.ok()) refuse = MayCallWithToken((*who)->identity, coordd::Call::kStore, caller.job());
   if (!refuse.ok()) {

@@ -8,6 +8,7 @@
 #include "common/base/memory_limit.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/store.grpc.pb.h"
+#include "server/door/connection_table.h"
 #include "server/door/read_bytes.h"
 #include "server/job/coordinator_state.h"
 #include "server/metrics/server_metrics.h"
@@ -22,8 +23,9 @@ class StoreService final : public v1::Store::CallbackService {
   // A generation of the largest job may wait for each other's addresses all at once.
   static constexpr size_t kMaxWaitingCalls = 1 << 18;
 
-  StoreService(ReadBytes& read, Inbox& inbox, ServerMetrics& metrics, AuditLog& audit)
-      : read_(read), inbox_(inbox), metrics_(metrics), audit_(audit) {}
+  StoreService(ReadBytes& read, const ConnectionTable& connections, Inbox& inbox,
+               ServerMetrics& metrics, AuditLog& audit)
+      : read_(read), connections_(connections), inbox_(inbox), metrics_(metrics), audit_(audit) {}
 
   // For the coordinator thread.
   void CarryOut(StoreReply&& reply);
@@ -70,6 +72,7 @@ class StoreService final : public v1::Store::CallbackService {
 
   // Thread-safe by itself.
   ReadBytes& read_;
+  const ConnectionTable& connections_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
   AuditLog& audit_;

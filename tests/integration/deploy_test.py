@@ -79,7 +79,7 @@ class ServiceTest(processes.TestCase):
         self.assertIn("LimitCORE=0", lines)
         limits = [int(line.partition("=")[2]) for line in lines if line.startswith("LimitNOFILE=")]
         self.assertEqual(len(limits), 1)
-        self.assertGreater(limits[0], 131_072)
+        self.assertGreater(limits[0], 3 * 2 * 131_072)
 
     def test_its_command_says_when_it_is_ready_and_when_it_stops(self):
         tls, state = self.path("tls"), self.path("state")

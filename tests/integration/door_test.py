@@ -100,7 +100,7 @@ class DoorTest(processes.TestCase):
         with open(f"/proc/{coordd.pid}/limits", encoding="ascii") as limits:
             line = next(line for line in limits if line.startswith("Max open files"))
         self.assertEqual(line.split()[3:5], ["4096", "4096"])
-        self.assertGreater(coordd.metric("coordd_connections_max"), 3000)
+        self.assertGreater(coordd.metric("coordd_connections_max"), 1000)  # each takes three
 
     def assert_survives_silence(self, coordd, **variables):
         silent = [socket.create_connection(self.address(coordd), 20) for _ in range(300)]

@@ -1,18 +1,17 @@
 #include "common/grpc/server_certificates.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "common/grpc/certs.h"
-#include "common/net/address.h"
+#include "common/grpc/tls_handles.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 
@@ -30,10 +29,6 @@ class ServerCertificatesTest : public testing::Test {
     auto loaded = ServerCertificates::Load(ServerTlsFiles(used_ / "tls"));
     EXPECT_THAT(loaded, IsOk());
     certificates_ = *std::move(loaded);
-    Serve();
-  }
-  ~ServerCertificatesTest() override {
-    if (server_ != nullptr) server_->Shutdown();
   }
 
   void Use(const TempDirectory& from) {
@@ -42,57 +37,87 @@ class ServerCertificatesTest : public testing::Test {
                                  std::filesystem::path(used_ / "tls") / file, kCopy);
   }
 
-  void Serve() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", certificates_->NewCredentials(), &port_);
-    builder.RegisterCallbackGenericService(&service_);
-    server_ = builder.BuildAndStart();
-    ASSERT_NE(server_, nullptr);
-  }
+  // Both sides of a connection, through memory.
+  struct Ends {
+    TlsOwned<SSL> client, server;
 
-  std::shared_ptr<grpc::Channel> ChannelOf(const TempDirectory& whose) {
-    const auto credentials = ChannelCredentialsFrom(WorkerTlsFiles(whose / "tls"));
-    EXPECT_THAT(credentials, IsOk());
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(HostPort{"127.0.0.1", static_cast<uint16_t>(port_)}.ToString(),
-                                     *credentials, arguments);
-  }
-  static bool Connects(const std::shared_ptr<grpc::Channel>& channel) {
-    const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
-    for (auto state = channel->GetState(true); state != GRPC_CHANNEL_READY;
-         state = channel->GetState(true)) {
-      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return false;
-      if (!channel->WaitForStateChange(state, deadline)) return false;
+    // Each says what it has to say until neither has anything.
+    bool ShakeHands() const {
+      for (int i = 0; i < 20; ++i) {
+        const int client_done = SSL_do_handshake(client.get());
+        const int server_done = SSL_do_handshake(server.get());
+        ERR_clear_error();
+        if (client_done == 1 && server_done == 1) return true;
+      }
+      return false;
     }
-    return true;
+    bool Carries(const std::string& text) const {
+      std::string got(text.size(), 0);
+      return SSL_write(client.get(), text.data(), static_cast<int>(text.size())) > 0 &&
+             SSL_read(server.get(), got.data(), static_cast<int>(got.size())) > 0 && got == text;
+    }
+  };
+  static TlsOwned<SSL_CTX> ClientOf(const TempDirectory& whose) {
+    const TlsFiles files = WorkerTlsFiles(whose / "tls");
+    TlsOwned<SSL_CTX> context(SSL_CTX_new(TLS_client_method()));
+    SSL_CTX_use_certificate_chain_file(context.get(), files.cert.c_str());
+    SSL_CTX_use_PrivateKey_file(context.get(), files.key.c_str(), SSL_FILETYPE_PEM);
+    SSL_CTX_load_verify_locations(context.get(), files.ca.c_str(), nullptr);
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+    const unsigned char http2[] = "\x02h2";
+    SSL_CTX_set_alpn_protos(context.get(), http2, 3);
+    return context;
+  }
+  Ends EndsWith(SSL_CTX* client) const {
+    Ends ends = {TlsOwned<SSL>(SSL_new(client)),
+                 TlsOwned<SSL>(SSL_new(certificates_->context().get()))};
+    BIO *one = nullptr, *other = nullptr;
+    BIO_new_bio_pair(&one, 0, &other, 0);
+    SSL_set_bio(ends.client.get(), one, one);
+    SSL_set_bio(ends.server.get(), other, other);
+    SSL_set_connect_state(ends.client.get());
+    SSL_set_accept_state(ends.server.get());
+    return ends;
+  }
+  bool Connects(const TempDirectory& whose) const {
+    const TlsOwned<SSL_CTX> client = ClientOf(whose);
+    return EndsWith(client.get()).ShakeHands();
   }
 
   const TempDirectory used_, first_, second_;
   std::unique_ptr<ServerCertificates> certificates_;
-  int port_ = 0;
-  grpc::CallbackGenericService service_;  // which knows no call
-  std::unique_ptr<grpc::Server> server_;
 };
 
 TEST_F(ServerCertificatesTest, AreThoseThatWereThere) {
-  EXPECT_TRUE(Connects(ChannelOf(first_)));
-  EXPECT_FALSE(Connects(ChannelOf(second_)));
+  EXPECT_TRUE(Connects(first_));
+  EXPECT_FALSE(Connects(second_));
   EXPECT_FALSE(certificates_->FilesChanged());
 }
 
 TEST_F(ServerCertificatesTest, AreReplacedForThoseWhoComeAndStayForThoseWhoAreThere) {
-  const auto there = ChannelOf(first_);
-  ASSERT_TRUE(Connects(there));
+  const TlsOwned<SSL_CTX> client = ClientOf(first_);
+  const Ends there = EndsWith(client.get());
+  ASSERT_TRUE(there.ShakeHands());
   Use(second_);
   EXPECT_TRUE(certificates_->FilesChanged());
   const auto changed = certificates_->Reload();
   ASSERT_THAT(changed, IsOk());
   EXPECT_TRUE(*changed);
   EXPECT_FALSE(certificates_->FilesChanged());
-  EXPECT_TRUE(Connects(ChannelOf(second_)));
-  EXPECT_FALSE(Connects(ChannelOf(first_)));
-  EXPECT_EQ(there->GetState(false), GRPC_CHANNEL_READY);
+  EXPECT_TRUE(Connects(second_));
+  EXPECT_FALSE(Connects(first_));
+  EXPECT_TRUE(there.Carries("still here"));
+}
+
+TEST_F(ServerCertificatesTest, AreForWhoShowsOneAndSpeaksHttp2OverTls13) {
+  const TlsOwned<SSL_CTX> old = ClientOf(first_), other = ClientOf(first_);
+  SSL_CTX_set_max_proto_version(old.get(), TLS1_2_VERSION);
+  EXPECT_FALSE(EndsWith(old.get()).ShakeHands());
+  const unsigned char http1[] = "\x08http/1.1";
+  SSL_CTX_set_alpn_protos(other.get(), http1, 9);
+  EXPECT_FALSE(EndsWith(other.get()).ShakeHands());
+  const TlsOwned<SSL_CTX> bare(SSL_CTX_new(TLS_client_method()));
+  EXPECT_FALSE(EndsWith(bare.get()).ShakeHands());
 }
 
 TEST_F(ServerCertificatesTest, StayWhereTheNewOnesDoNotFit) {
@@ -100,11 +125,11 @@ TEST_F(ServerCertificatesTest, StayWhereTheNewOnesDoNotFit) {
   EXPECT_TRUE(certificates_->FilesChanged());
   const auto changed = certificates_->Reload();
   EXPECT_EQ(changed.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(Connects(ChannelOf(first_)));
+  EXPECT_TRUE(Connects(first_));
   // The other half comes.
   Use(second_);
   EXPECT_TRUE(certificates_->Reload().value_or(false));
-  EXPECT_TRUE(Connects(ChannelOf(second_)));
+  EXPECT_TRUE(Connects(second_));
 }
 
 TEST_F(ServerCertificatesTest, AreNotChangedByFilesThatAreGone) {

@@ -256,15 +256,17 @@ TEST_F(ConnectionGateTest, ForgetsWhoLeavesBeforeSayingAnything) {
 TEST(BoundsFor, LeaveDescriptorsForOthers) {
   for (const size_t limit : {64, 100, 128, 256, 1024, 4096, 262144, 1 << 30}) {
     const ConnectionBounds bounds = BoundsFor(limit, 20);
-    EXPECT_LE(bounds.connections + bounds.waiting + bounds.refused + 20 + ReserveOf(limit), limit);
+    EXPECT_LE(bounds.connections * kDescriptorsPerConnection + bounds.waiting + bounds.refused +
+                  20 + ReserveOf(limit),
+              limit);
     EXPECT_LE(bounds.unfinished, bounds.connections);
     EXPECT_GT(bounds.unfinished, 0u);
     EXPECT_LE(HttpShareOf(limit) + 14, ReserveOf(limit));
     EXPECT_GT(bounds.connections, 0u);
     EXPECT_GT(bounds.waiting, 0u);
   }
-  EXPECT_GE(BoundsFor(128, 20).connections, 64u);
-  EXPECT_GE(BoundsFor(262144, 20).connections, 131072u + 1000);
+  EXPECT_GE(BoundsFor(128, 20).connections, 64u / kDescriptorsPerConnection);
+  EXPECT_GE(BoundsFor(1 << 19, 20).connections, 131072u + 1000);
 }
 
 // One who comes has to find a place beside those of two addresses that do nothing but come.

@@ -1,4 +1,4 @@
-// Who gets past TLS. A program of its own: AcceptTls13Only counts for the whole process.
+// Who gets past TLS.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,6 @@ namespace {
 
 class CoordServerTlsTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() { AcceptTls13Only(); }
-
   CoordServerTlsTest() {
     EXPECT_TRUE(MakeCertificates(ours_.path(), {}).ok());
     EXPECT_TRUE(MakeCertificates(theirs_.path(), {}).ok());

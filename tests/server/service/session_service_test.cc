@@ -8,6 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "server/door/connection_table.h"
+#include "server/door/grpc_port.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/coordinator.h"
 #include "tests/support/byte_call.h"
@@ -34,17 +36,17 @@ class SessionServiceTest : public testing::Test {
         .tick = [this](absl::Time now) { service_.Tick(now); },
         .next_deadline = [this] { return service_.NextDeadline(); },
     });
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    address_ = {"127.0.0.1", static_cast<uint16_t>(port)};
+    auto port =
+        GrpcPort::Open({.listen = {"127.0.0.1", 0}, .ports = std::nullopt, .certificates = nullptr},
+                       {&service_}, read_, connections_, Clock::Real(), metrics_);
+    EXPECT_TRUE(port.ok()) << port.status();
+    port_ = *std::move(port);
+    address_ = port_->address();
   }
   ~SessionServiceTest() override {
     coordinator_.Stop("the test ends");
     service_.CloseAll(absl::UnavailableError("the test ends"));
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    port_->Shutdown(absl::Seconds(1));
   }
 
   std::shared_ptr<grpc::Channel> Channel() const { return ChannelTo(address_); }
@@ -74,10 +76,16 @@ class SessionServiceTest : public testing::Test {
   ServerMetrics metrics_{registry_, clock_.Now()};
   Coordinator coordinator_{ServerOptions(), Epoch(7), clock_, metrics_};
   ReadBytes read_;
+  ConnectionTable connections_;
   AuditLog audit_{metrics_, clock_};
-  SessionService service_{clock_,   read_,  coordinator_.inbox(),
-                          metrics_, audit_, /*any_metrics_address=*/false};
-  std::unique_ptr<grpc::Server> server_;
+  SessionService service_{clock_,
+                          read_,
+                          connections_,
+                          coordinator_.inbox(),
+                          metrics_,
+                          audit_,
+                          /*any_metrics_address=*/false};
+  std::unique_ptr<GrpcPort> port_;
   HostPort address_;
 };
 

@@ -1,0 +1,162 @@
+#include "server/door/client_stream.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/grpc/tls_handles.h"
+
+namespace coordd {
+namespace {
+
+using Outcome = ClientStream::Outcome;
+
+// Of a call on a socket that has moved `size` bytes.
+ClientStream::Moved MovedBy(ssize_t size, Outcome again) {
+  if (size > 0) return {Outcome::kDone, static_cast<size_t>(size)};
+  if (size == 0) return {Outcome::kEnded};
+  return {errno == EAGAIN || errno == EINTR ? again : Outcome::kFailed};
+}
+
+class Plain final : public ClientStream {
+ public:
+  explicit Plain(int fd) : fd_(fd) {}
+
+  Outcome Begin() override { return Outcome::kDone; }
+  const std::string& failure() const override { return failure_; }
+  Moved Read(char* to, size_t size) override {
+    return MovedBy(recv(fd_, to, size, MSG_DONTWAIT), Outcome::kWantsRead);
+  }
+  Moved Write(absl::string_view bytes) override {
+    return MovedBy(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT),
+                   Outcome::kWantsWrite);
+  }
+  bool HasMore() const override { return false; }
+  void End() override {}
+
+ private:
+  const int fd_;
+  const std::string failure_;
+};
+
+std::string TextOf(const ASN1_STRING* string) {
+  unsigned char* text = nullptr;
+  const int size = ASN1_STRING_to_UTF8(&text, string);
+  if (size < 0) return "";
+  std::string copy(reinterpret_cast<const char*>(text), static_cast<size_t>(size));
+  OPENSSL_free(text);
+  return copy;
+}
+
+class Tls final : public TlsStream {
+ public:
+  explicit Tls(TlsOwned<SSL> ssl) : ssl_(std::move(ssl)) {}
+
+  Outcome Begin() override {
+    ERR_clear_error();
+    const int result = SSL_accept(ssl_.get());
+    if (result != 1) return After(result);
+    const unsigned char* protocol = nullptr;
+    unsigned size = 0;
+    SSL_get0_alpn_selected(ssl_.get(), &protocol, &size);
+    if (size != 0) return Outcome::kDone;  // there is one only that can be selected
+    failure_ = "it asks for no HTTP/2";
+    return Outcome::kFailed;
+  }
+  const std::string& failure() const override { return failure_; }
+
+  Moved Read(char* to, size_t size) override {
+    ERR_clear_error();
+    size_t moved = 0;
+    const int result = SSL_read_ex(ssl_.get(), to, size, &moved);
+    return result == 1 ? Moved{Outcome::kDone, moved} : Moved{After(result)};
+  }
+  Moved Write(absl::string_view bytes) override {
+    ERR_clear_error();
+    size_t moved = 0;
+    const int result = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &moved);
+    return result == 1 ? Moved{Outcome::kDone, moved} : Moved{After(result)};
+  }
+  bool HasMore() const override { return SSL_has_pending(ssl_.get()) == 1; }
+  void End() override {
+    ERR_clear_error();
+    SSL_shutdown(ssl_.get());
+    ERR_clear_error();
+  }
+
+  std::vector<std::string> Uris() const override {
+    std::vector<std::string> uris;
+    const TlsOwned<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
+    if (certificate == nullptr) return uris;
+    auto* const names = static_cast<GENERAL_NAMES*>(
+        X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr));
+    for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+      const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
+      if (name->type == GEN_URI) uris.push_back(TextOf(name->d.uniformResourceIdentifier));
+    }
+    GENERAL_NAMES_free(names);
+    return uris;
+  }
+  std::string CommonName() const override {
+    const TlsOwned<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
+    if (certificate == nullptr) return "";
+    const X509_NAME* const subject = X509_get_subject_name(certificate.get());
+    const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+    if (at < 0) return "";
+    return TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  }
+
+ private:
+  Outcome After(int result) {
+    switch (SSL_get_error(ssl_.get(), result)) {
+      case SSL_ERROR_WANT_READ:
+        return Outcome::kWantsRead;
+      case SSL_ERROR_WANT_WRITE:
+        return Outcome::kWantsWrite;
+      case SSL_ERROR_ZERO_RETURN:
+        return Outcome::kEnded;
+      case SSL_ERROR_SSL:
+        NoteFailure();
+        return Outcome::kFailed;
+      default:
+        ERR_clear_error();
+        return Outcome::kFailed;
+    }
+  }
+
+  void NoteFailure() {
+    char text[256] = "";
+    ERR_error_string_n(ERR_peek_last_error(), text, sizeof(text));
+    const unsigned long reason = ERR_GET_REASON(ERR_peek_last_error());
+    ERR_clear_error();
+    if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) return;  // gone, without a word
+    failure_ = text;
+    const long verified = SSL_get_verify_result(ssl_.get());
+    if (verified != X509_V_OK)
+      absl::StrAppend(&failure_, ": ", X509_verify_cert_error_string(verified));
+  }
+
+  const TlsOwned<SSL> ssl_;
+  std::string failure_;
+};
+
+}  // namespace
+
+std::unique_ptr<ClientStream> PlainStream(int fd) { return std::make_unique<Plain>(fd); }
+
+std::unique_ptr<TlsStream> TlsStream::Over(int fd, SSL_CTX* context) {
+  TlsOwned<SSL> ssl(SSL_new(context));
+  if (ssl == nullptr || SSL_set_fd(ssl.get(), fd) != 1) {
+    ERR_clear_error();
+    return nullptr;
+  }
+  return std::make_unique<Tls>(std::move(ssl));
+}
+
+}  // namespace coordd

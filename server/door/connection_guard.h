@@ -1,0 +1,82 @@
+// Stands between clients and gRPC: ends TLS, reads the frames of HTTP/2, and closes whoever sends
+// what no honest client would. (io)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/log_limit.h"
+#include "common/base/mutex.h"
+#include "common/base/owned_fd.h"
+#include "server/door/connection_gate.h"
+#include "server/door/guard_thread.h"
+
+namespace coordd {
+
+class ConnectionTable;
+class ServerCertificates;
+
+// Thread-safe but for Start and Stop, which its owner calls. TLS handshakes are on threads of their
+// own (`hello-N`), since they cost a hundred times what a message does: those who are there do not
+// wait for those who come. Whoever is let in is on one of the threads `guard-N`.
+class ConnectionGuard {
+ public:
+  struct Calls {
+    // gRPC's end of a connection, on any of the threads; the callee closes it.
+    std::function<void(int fd)> serve;
+    // The TLS handshake of `fd` is over. On a thread `hello-N`.
+    std::function<void(int fd, uint64_t cookie)> finished;
+    std::function<void(Refusal why)> refused;
+  };
+
+  // How many threads of a kind where a process may have so many descriptors, and how many
+  // descriptors these take.
+  static size_t ThreadsFor(size_t descriptors_max);
+  static size_t DescriptorsOf(size_t threads, bool tls);
+
+  // `certificates`: null where no TLS is spoken. They and `connections` outlive it.
+  ConnectionGuard(ServerCertificates* certificates, ConnectionTable& connections, size_t threads,
+                  Clock& clock);
+  ~ConnectionGuard() { Stop(absl::ZeroDuration()); }
+
+  // `full`: what one connection too many hears (LetInToRefuse).
+  absl::Status Start(Calls calls, absl::Status full);
+  // `fd` has been read nothing of. `peer`: with its port.
+  void LetIn(OwnedFd fd, const std::string& peer);
+  void LetInToRefuse(OwnedFd fd, const std::string& peer);
+  // Nobody else gets to gRPC: `serve` is called no more. Idempotent, as Stop.
+  void StopLettingIn();
+  // What gRPC has said to those who are there is theirs within `grace`.
+  void Stop(absl::Duration grace);
+
+ private:
+  void Enter(OwnedFd fd, const std::string& peer, bool to_refuse);
+  void Begun(GuardThread::Owned connection);
+  void Serve(GuardThread::Owned connection);
+  void Ended(const GuardedConnection& connection);
+  GuardThread& Idlest(const std::vector<std::unique_ptr<GuardThread>>& threads) const;
+  void Refused(Refusal why, const std::string& text);
+
+  // Constant after Start.
+  ServerCertificates* const certificates_;
+  ConnectionTable& connections_;
+  const size_t threads_;  // of a kind
+  Clock& clock_;
+  Calls calls_;
+  absl::Status full_;
+  // In this order: who has begun goes from those to these.
+  std::vector<std::unique_ptr<GuardThread>> serving_, beginning_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  std::map<Refusal, LogLimit> limits_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

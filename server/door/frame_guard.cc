@@ -1,0 +1,178 @@
+#include "server/door/frame_guard.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::string_view kClientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// RFC 9113, 6.
+enum class ClientFrame : uint8_t {
+  kData = 0,
+  kHeaders = 1,
+  kPriority = 2,
+  kResetStream = 3,
+  kSettings = 4,
+  kPing = 6,
+  kWindowUpdate = 8,
+  kContinuation = 9,
+};
+constexpr uint8_t kEndsStream = 1, kEndsHeaders = 4;
+
+// gRPC's head of a message: in fewer bytes there is nothing whole.
+constexpr size_t kMessageHead = 5;
+// Of a setting's 6 bytes as many as an honest client sends at once: more count as more frames.
+constexpr double kSettingsBytes = 60;
+
+struct KindName {
+  FrameKind kind;
+  absl::string_view text;
+};
+constexpr KindName kNames[] = {
+    {FrameKind::kCallWithoutMessage, "calls that are reset or have no message"},
+    {FrameKind::kSettings, "SETTINGS frames"},
+    {FrameKind::kPing, "PING frames"},
+    {FrameKind::kPriority, "PRIORITY frames"},
+    {FrameKind::kEmptyData, "DATA frames without data"},
+    {FrameKind::kWindowUpdate, "WINDOW_UPDATE frames"},
+    {FrameKind::kUnknown, "frames that mean nothing here"},
+};
+
+uint32_t Number(const char* bytes, size_t size) {
+  uint32_t number = 0;
+  for (size_t i = 0; i < size; ++i) number = number << 8 | static_cast<uint8_t>(bytes[i]);
+  return number;
+}
+
+}  // namespace
+
+FrameGuard::FrameGuard(const FrameBounds& bounds, absl::Time now) : bounds_(bounds) {
+  for (size_t kind = 0; kind < kFrameKinds; ++kind)
+    purses_[kind] = {.tokens = bounds_.budgets[kind].burst, .given_at = now};
+}
+
+absl::Status FrameGuard::Take(absl::string_view bytes, absl::Time now) {
+  while (!bytes.empty()) {
+    if (skipping_ > 0) {
+      const size_t skip = std::min(skipping_, bytes.size());
+      skipping_ -= skip;
+      bytes.remove_prefix(skip);
+      continue;
+    }
+    const size_t whole = greeted_ ? kHeadBytes : kPrefaceBytes;
+    const size_t taken = std::min(whole - head_size_, bytes.size());
+    std::memcpy(head_.data() + head_size_, bytes.data(), taken);
+    head_size_ += taken;
+    bytes.remove_prefix(taken);
+    if (head_size_ < whole) break;
+    head_size_ = 0;
+    if (!greeted_) {
+      if (absl::string_view(head_.data(), kPrefaceBytes) != kClientPreface)
+        return absl::InvalidArgumentError("what is not HTTP/2");
+      greeted_ = true;
+      continue;
+    }
+    const Frame frame = {.size = Number(&head_[0], 3),
+                         .type = static_cast<uint8_t>(head_[3]),
+                         .flags = static_cast<uint8_t>(head_[4]),
+                         .stream = Number(&head_[5], 4) & 0x7fffffffu};
+    COORDD_RETURN_IF_ERROR(TakeFrame(frame, now));
+    skipping_ = frame.size;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrameGuard::TakeFrame(const Frame& frame, absl::Time now) {
+  if (frame.size > bounds_.frame_bytes)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a frame of ", frame.size, " bytes, where at most ", bounds_.frame_bytes, " are taken"));
+  const auto type = static_cast<ClientFrame>(frame.type);
+  if (!has_settings_ && type != ClientFrame::kSettings)
+    return absl::InvalidArgumentError("another frame before its settings");
+  if (type == ClientFrame::kContinuation) return TakeContinuation(frame);
+  if (block_stream_ != 0)
+    return absl::InvalidArgumentError("another frame within a block of headers");
+  switch (type) {
+    case ClientFrame::kData:
+      return TakeData(frame, now);
+    case ClientFrame::kHeaders:
+      return TakeHeaders(frame, now);
+    case ClientFrame::kPriority:
+      return Spend(FrameKind::kPriority, 1, now);
+    case ClientFrame::kResetStream:
+      return Spend(FrameKind::kCallWithoutMessage, 1, now);
+    case ClientFrame::kSettings:
+      has_settings_ = true;
+      return Spend(FrameKind::kSettings, 1 + static_cast<double>(frame.size) / kSettingsBytes, now);
+    case ClientFrame::kPing:
+      return Spend(FrameKind::kPing, 1, now);
+    case ClientFrame::kWindowUpdate:
+      return Spend(FrameKind::kWindowUpdate, 1, now);
+    default:
+      return Spend(FrameKind::kUnknown, 1, now);
+  }
+}
+
+absl::Status FrameGuard::TakeHeaders(const Frame& frame, absl::Time now) {
+  if (frame.stream == 0) return absl::InvalidArgumentError("headers of no call");
+  block_bytes_ = frame.size;
+  block_frames_ = 1;
+  if ((frame.flags & kEndsHeaders) == 0) block_stream_ = frame.stream;
+  if ((frame.flags & kEndsStream) != 0)
+    COORDD_RETURN_IF_ERROR(Spend(FrameKind::kCallWithoutMessage, 1, now));
+  else
+    ++unended_;
+  return HeadersWithinBounds();
+}
+
+absl::Status FrameGuard::TakeContinuation(const Frame& frame) {
+  if (block_stream_ == 0 || frame.stream != block_stream_)
+    return absl::InvalidArgumentError("a CONTINUATION of no block of headers");
+  block_bytes_ += frame.size;
+  ++block_frames_;
+  if ((frame.flags & kEndsHeaders) != 0) block_stream_ = 0;
+  return HeadersWithinBounds();
+}
+
+absl::Status FrameGuard::HeadersWithinBounds() const {
+  if (block_bytes_ > bounds_.header_bytes)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a block of headers of more than ", bounds_.header_bytes >> 10, " KiB"));
+  if (block_frames_ > bounds_.header_frames)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a block of headers in more than ", bounds_.header_frames, " frames"));
+  return absl::OkStatus();
+}
+
+absl::Status FrameGuard::TakeData(const Frame& frame, absl::Time now) {
+  const bool ends = (frame.flags & kEndsStream) != 0 && unended_ > 0;
+  if (ends) --unended_;
+  if (ends || frame.size >= kMessageHead) return absl::OkStatus();
+  return Spend(FrameKind::kEmptyData, 1, now);
+}
+
+absl::Status FrameGuard::Spend(FrameKind kind, double tokens, absl::Time now) {
+  const FrameBudget& budget = bounds_.budgets[static_cast<size_t>(kind)];
+  Purse& purse = purses_[static_cast<size_t>(kind)];
+  const double seconds = std::max(absl::ToDoubleSeconds(now - purse.given_at), 0.0);
+  const auto answered = static_cast<double>(answered_ - purse.answered);
+  const double given = seconds * budget.per_second + answered * budget.per_answered_byte;
+  purse = {.tokens = std::min(budget.burst, purse.tokens + given) - tokens,
+           .given_at = std::max(now, purse.given_at),
+           .answered = answered_};
+  if (purse.tokens >= 0) return absl::OkStatus();
+  for (const KindName& one : kNames) {
+    if (one.kind != kind) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more ", one.text, " than an honest client: above ", budget.burst,
+                     " at once and ", budget.per_second, " a second"));
+  }
+  return absl::InternalError("a kind of frame without a name");
+}
+
+}  // namespace coordd

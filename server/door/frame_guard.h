@@ -1,0 +1,103 @@
+// What a client may send below gRPC's messages. gRPC 1.51 bounds neither a header block of HTTP/2
+// nor how many frames of a kind come, so each connection's frames are counted before gRPC has them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace coordd {
+
+// What costs gRPC more than the bytes that it takes. An honest client has little of each.
+enum class FrameKind {
+  kCallWithoutMessage,  // a call that is reset, or that ends with its headers
+  kSettings,
+  kPing,
+  kPriority,
+  kEmptyData,  // too short to be a message, and not the end of a call
+  kWindowUpdate,
+  kUnknown,  // that gRPC passes over
+};
+inline constexpr size_t kFrameKinds = 7;
+
+// Of one kind a connection may send `burst` at once, and then as many as it is given: some each
+// second, and some for what coordd has sent to it, since that has to be answered.
+struct FrameBudget {
+  double burst = 0;
+  double per_second = 0;
+  double per_answered_byte = 0;
+};
+
+struct FrameBounds {
+  // Of one header block, and the frames that it may be cut into: gRPC refuses a call whose headers
+  // have more than 8 KiB, and honest clients fill each frame before they begin another.
+  size_t header_bytes = 64 << 10;
+  size_t header_frames = 16;
+  size_t frame_bytes = 16384;  // what a server takes that has announced nothing else (RFC 9113)
+  // By FrameKind. docs/design/security.md says why each is what it is.
+  std::array<FrameBudget, kFrameKinds> budgets = {{
+      {.burst = 2048, .per_second = 200},
+      {.burst = 100, .per_second = 10},
+      {.burst = 200, .per_second = 10, .per_answered_byte = 1.0 / 256},
+      {.burst = 100, .per_second = 10},
+      {.burst = 1000, .per_second = 100},
+      {.burst = 4096, .per_second = 100, .per_answered_byte = 1.0 / 32},
+      {.burst = 100, .per_second = 10},
+  }};
+};
+
+// PURE. Not thread-safe. One connection. Keeps the head of one frame and some numbers, whatever
+// comes.
+class FrameGuard {
+ public:
+  explicit FrameGuard(const FrameBounds& bounds, absl::Time now);
+
+  // What the client has sent, in pieces as they come, its preface first. RESOURCE_EXHAUSTED,
+  // INVALID_ARGUMENT: what it does that no client should, for "it has sent ..."; the connection is
+  // to be closed, and none of `bytes` is gRPC's.
+  absl::Status Take(absl::string_view bytes, absl::Time now);
+  // That so many bytes were sent to the client.
+  void Answered(size_t bytes) { answered_ += bytes; }
+
+ private:
+  static constexpr size_t kHeadBytes = 9, kPrefaceBytes = 24;
+  struct Frame {
+    size_t size = 0;
+    uint8_t type = 0;
+    uint8_t flags = 0;
+    uint32_t stream = 0;
+  };
+
+  absl::Status TakeFrame(const Frame& frame, absl::Time now);
+  absl::Status TakeHeaders(const Frame& frame, absl::Time now);
+  absl::Status TakeContinuation(const Frame& frame);
+  absl::Status TakeData(const Frame& frame, absl::Time now);
+  absl::Status HeadersWithinBounds() const;
+  absl::Status Spend(FrameKind kind, double tokens, absl::Time now);
+
+  struct Purse {
+    double tokens = 0;
+    // When it was last given some, and what had been answered by then.
+    absl::Time given_at;
+    uint64_t answered = 0;
+  };
+
+  FrameBounds bounds_;
+  std::array<Purse, kFrameKinds> purses_;  // by FrameKind
+  uint64_t answered_ = 0;                  // bytes
+
+  std::array<char, kPrefaceBytes> head_ =
+      {};  // of what is being received: the preface, then a frame
+  size_t head_size_ = 0;
+  size_t skipping_ = 0;  // bytes of the frame's payload that are still to come
+  bool greeted_ = false, has_settings_ = false;
+  uint32_t block_stream_ = 0;  // whose header block is not whole; 0: none
+  size_t block_bytes_ = 0, block_frames_ = 0;
+  uint64_t unended_ = 0;  // calls whose client has not said its end yet
+};
+
+}  // namespace coordd

@@ -1,0 +1,181 @@
+"""What a client that was let in can do to coordd below gRPC's messages: its connection is closed and named, and a job does not
+notice."""
+
+import os
+import re
+import struct
+import threading
+
+from tests.support import processes
+from tests.support.certificates import Certificates
+from tests.support.processes import PATIENCE_S, wait_for
+from tests.support.raw_http2 import (ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, Connection, call_headers,
+                                     frame, headers, number)
+
+PRIORITY, RST_STREAM, CONTINUATION, NOBODYS = 2, 3, 9, 0xfe
+MIB = 1 << 20
+PATH = "/coordd.v1.Admin/GetState"
+# As much as any of these may make of coordd; without a bound of its own each takes more, or holds others up for seconds.
+MOST_MIB = 256
+# Behind so much a flood goes on for ever.
+FLOOD_MIB = 256
+CALL = frame(HEADERS, END_HEADERS, 1, call_headers(PATH))
+# A value whose length is a gibibyte, and one whose length never ends.
+ENDLESS_STRING = call_headers(PATH) + b"\0\x05x-bom" + number(1 << 30, 7)
+ENDLESS_NUMBER = call_headers(PATH) + b"\0\x05x-bom\x7f"
+
+
+def memory_mib(pid, what="VmRSS"):
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(what + ":")) >> 10
+
+
+def resets(stream):
+    """A hundred calls, each of which is reset at once."""
+    return b"".join(frame(HEADERS, END_HEADERS, one, call_headers(PATH)) + frame(RST_STREAM, 0, one, struct.pack(">I", 8))
+                    for one in range(stream, stream + 200, 2))
+
+
+def ended(stream):
+    """A hundred calls that have no message."""
+    return b"".join(frame(HEADERS, END_HEADERS | END_STREAM, one, call_headers(PATH)) for one in range(stream, stream + 200, 2))
+
+
+def always(repeated, first=b""):
+    """`first`, and then the same again and again."""
+    def pieces():
+        yield first
+        many = repeated * max(1, 16384 // len(repeated))
+        while True:
+            yield many
+    return pieces
+
+
+def calls(hundred):
+    def pieces():
+        for stream in range(1, 1 << 30, 200):
+            yield hundred(stream)
+    return pieces
+
+
+FLOODS = {
+    "an endless string of a header": (always(frame(CONTINUATION, 0, 1, b"a" * 16384), frame(HEADERS, 0, 1, ENDLESS_STRING)),
+                                      "a block of headers of more than 64 KiB"),
+    "an endless number in a header": (always(frame(CONTINUATION, 0, 1, b"\x80" * 16384), frame(HEADERS, 0, 1, ENDLESS_NUMBER)),
+                                      "a block of headers of more than 64 KiB"),
+    "the same in small pieces": (always(frame(CONTINUATION, 0, 1, b"\x80" * 8), frame(HEADERS, 0, 1, ENDLESS_NUMBER)),
+                                 "a block of headers in more than 16 frames"),
+    "headers without an end": (always(frame(CONTINUATION, 0, 1, headers([("x-pad", "a" * 4000)])), frame(HEADERS, 0, 1, call_headers(PATH))),
+                               "a block of headers (of|in) more than"),
+    "empty pieces of headers": (always(frame(CONTINUATION, 0, 1), frame(HEADERS, 0, 1, call_headers(PATH))),
+                                "a block of headers in more than 16 frames"),
+    "resets": (calls(resets), "more calls that are reset or have no message"),
+    "calls without a message": (calls(ended), "more calls that are reset or have no message"),
+    "pings": (always(frame(PING, 0, 0, bytes(8))), "more PING frames"),
+    "answers to no pings": (always(frame(PING, ACK, 0, bytes(8))), "more PING frames"),
+    "settings": (always(frame(SETTINGS, 0, 0, struct.pack(">HIHI", 4, 65535, 3, 100))), "more SETTINGS frames"),
+    "empty settings": (always(frame(SETTINGS, 0, 0)), "more SETTINGS frames"),
+    "priorities": (always(frame(PRIORITY, 0, 1, struct.pack(">IB", 3, 16))), "more PRIORITY frames"),
+    "windows": (always(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1))), "more WINDOW_UPDATE frames"),
+    "data without data": (always(frame(DATA, 0, 1), CALL), "more DATA frames without data"),
+    "frames of no known kind": (always(frame(NOBODYS, 0, 0, b"x" * 16)), "more frames that mean nothing here"),
+    "a frame that is too large": (always(frame(DATA, 0, 1, bytes(1 << 20)), CALL), "a frame of 1048576 bytes"),
+    "a frame within headers": (always(frame(PING, 0, 0, bytes(8)), frame(HEADERS, 0, 1, call_headers(PATH))),
+                               "another frame within a block of headers"),
+}
+
+
+class LiveJob:
+    """Workers that meet again and again while a with statement goes on."""
+
+    def __init__(self, workers):
+        self.workers, self.met, self.answers = workers, 0, set()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while not self._end.is_set():
+            for worker in self.workers:
+                worker.tell("barrier")
+            self.answers |= {worker.answer() for worker in self.workers}
+            self.met += 1
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join()
+
+
+class Http2Test(processes.TestCase):
+    def assert_floods_end(self, coordd, named, context=None, **variables):
+        workers = self.workers(coordd, 2, **variables)
+        with LiveJob(workers) as job:
+            for count, (name, (pieces, said)) in enumerate(FLOODS.items(), 1):
+                with self.subTest(name):
+                    self.flood(coordd, pieces, context, rf"a connection of {{}}{named} was closed: it has sent {said}")
+                    self.assertEqual(coordd.metric("coordd_connections_refused_total", reason="frames"), count)
+                    met = job.met
+                    self.assertTrue(wait_for(lambda met=met: job.met > met), coordd.text())
+        self.assertEqual(job.answers, {"ok"})
+        self.assertTrue(coordd.running())
+
+    def flood(self, coordd, pieces, context, line):
+        before, sent = memory_mib(coordd.pid), 0
+        client = Connection(coordd.listen, seconds=PATIENCE_S, context=context).greeted()
+        try:
+            for piece in pieces():
+                client.socket.sendall(piece)
+                sent += len(piece)
+                if sent > FLOOD_MIB * MIB:
+                    self.fail(f"after {sent >> 20} MiB it goes on")
+        except OSError:  # closed
+            pass
+        client.close()
+        line = line.format(re.escape("%s:%d" % client.name))
+        self.assertTrue(wait_for(lambda: re.search(line, coordd.text())), (line, coordd.text()))
+        if not processes.SANITIZED:
+            self.assertLess(memory_mib(coordd.pid, "VmHWM") - before, MOST_MIB)
+
+    def test_floods_cost_their_connection(self):
+        self.assert_floods_end(self.coordd(), "")
+
+    def test_floods_out_of_tls_cost_their_connection_and_its_owner_is_named(self):
+        certificates = Certificates(os.path.join(self.folder, "tls"))
+        stem = certificates.add("worker", "floods")
+        coordd = self.coordd(*certificates.server_flags())
+        self.assert_floods_end(coordd, r" \(worker/floods\)", certificates.context(stem), **certificates.variables("worker"))
+
+    def test_many_calls_in_one_connection_are_no_flood(self):
+        coordd = self.coordd()
+        client = Connection(coordd.listen, seconds=PATIENCE_S).greeted()
+        for _ in range(5000):
+            self.assertTrue(client.answer())
+        client.close()
+        self.assertIsNone(coordd.metric("coordd_connections_refused_total", reason="frames"))
+
+    def test_who_does_not_read_is_not_read_either(self):
+        """What coordd has to say waits for who reads; the rest of what he says stays in his own socket."""
+        coordd = self.coordd()
+        self.workers(coordd, 1)
+        before = memory_mib(coordd.pid)
+        client = Connection(coordd.listen, seconds=1).greeted()
+        client.send(SETTINGS, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
+        client.send(WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 31) - 1 - 65535))
+        try:
+            for stream in range(1, 400000, 2):
+                client.socket.sendall(frame(HEADERS, END_HEADERS, stream, call_headers(PATH)) + frame(DATA, END_STREAM, stream, bytes(5)))
+        except OSError:  # held up, or closed
+            pass
+        if not processes.SANITIZED:
+            self.assertLess(memory_mib(coordd.pid, "VmHWM") - before, MOST_MIB)
+        self.assertEqual(coordd.get("/readyz").strip(), "ready")
+        # Nor is he kept: the worker's is left.
+        self.assertTrue(wait_for(lambda: coordd.metric("coordd_connections") == 1), coordd.text())
+        client.close()
+
+
+if __name__ == "__main__":
+    processes.main()
