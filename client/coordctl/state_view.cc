@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -304,7 +305,9 @@ std::string StacksText(const v1::JobState& job) {
 std::string StatusText(const v1::ServerState& state) {
   std::string out = absl::StrCat("coordd ", state.version(), " at ", state.listen(), ", up ",
                                  DurationText(state.uptime_seconds()));
-  if (!state.http().empty()) absl::StrAppend(&out, ", status page at http://", state.http(), "/");
+  if (!state.http().empty())
+    absl::StrAppend(&out, ", status page at ",
+                    absl::StrContains(state.http(), "://") ? "" : "http://", state.http(), "/");
   if (!state.store().empty() && state.store() != "memory") {
     absl::StrAppend(&out, ", epoch ", state.epoch(), ", state in ", state.store());
   }

@@ -74,13 +74,16 @@ bool TrustAll(SSL_CTX* context, const std::string& pem) {
   return authorities > 0;
 }
 
-int SelectHttp2(SSL* /*ssl*/, const unsigned char** selected, unsigned char* size,
-                const unsigned char* offered, unsigned offered_size, void* /*unused*/) {
-  constexpr absl::string_view kHttp2 = "h2";
+constexpr char kHttp2[] = "h2", kHttp1[] = "http/1.1";
+
+// `wanted`: one of these.
+int SelectProtocol(SSL* /*ssl*/, const unsigned char** selected, unsigned char* size,
+                   const unsigned char* offered, unsigned offered_size, void* wanted) {
+  const absl::string_view protocol = static_cast<const char*>(wanted);
   for (unsigned at = 0; at < offered_size; at += offered[at] + 1u) {
     if (at + 1u + offered[at] > offered_size) break;
     const absl::string_view one(reinterpret_cast<const char*>(offered + at + 1), offered[at]);
-    if (one != kHttp2) continue;
+    if (one != protocol) continue;
     *selected = offered + at + 1;
     *size = offered[at];
     return SSL_TLSEXT_ERR_OK;
@@ -89,15 +92,17 @@ int SelectHttp2(SSL* /*ssl*/, const unsigned char** selected, unsigned char* siz
 }
 
 // Null: they do not fit together.
-std::shared_ptr<SSL_CTX> ContextOf(const TlsPems& pems) {
+std::shared_ptr<SSL_CTX> ContextOf(const TlsPems& pems, const char* protocol) {
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), TlsFreer());
   SSL_CTX* const made = context.get();
   const bool fits = made != nullptr && SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) == 1 &&
                     UseChain(made, pems.cert) && UseKey(made, pems.key) && TrustAll(made, pems.ca);
   ERR_clear_error();
   if (!fits) return nullptr;
-  SSL_CTX_set_verify(made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  SSL_CTX_set_alpn_select_cb(made, &SelectHttp2, nullptr);
+  const bool is_http2 = protocol == absl::string_view(kHttp2);
+  SSL_CTX_set_verify(made, SSL_VERIFY_PEER | (is_http2 ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
+                     nullptr);
+  SSL_CTX_set_alpn_select_cb(made, &SelectProtocol, const_cast<char*>(protocol));
   // A session that is taken up again would be verified by what counted then.
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(made, 0);
@@ -148,12 +153,14 @@ absl::StatusOr<bool> ServerCertificates::Reload() {
   MutexLock lock(&mu_);
   stamps_ = std::move(stamps);
   if (pems == pems_) return false;
-  std::shared_ptr<SSL_CTX> context = ContextOf(pems);
-  if (context == nullptr)
+  std::shared_ptr<SSL_CTX> context = ContextOf(pems, kHttp2);
+  std::shared_ptr<SSL_CTX> http_context = ContextOf(pems, kHttp1);
+  if (context == nullptr || http_context == nullptr)
     return absl::InvalidArgumentError(absl::StrCat("OpenSSL does not take ", files_.cert, ", ",
                                                    files_.key, " and ", files_.ca, " together"));
   pems_ = std::move(pems);
   context_ = std::move(context);
+  http_context_ = std::move(http_context);
   return true;
 }
 
@@ -168,6 +175,11 @@ absl::Time ServerCertificates::end() const {
   if (!authorities.empty()) end = *std::max_element(authorities.begin(), authorities.end());
   for (const absl::Time one : own) end = std::min(end, one);
   return end;
+}
+
+std::shared_ptr<SSL_CTX> ServerCertificates::http_context() const {
+  MutexLock lock(&mu_);
+  return http_context_;
 }
 
 std::shared_ptr<SSL_CTX> ServerCertificates::context() const {

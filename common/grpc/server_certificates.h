@@ -35,6 +35,8 @@ class ServerCertificates {
   // For handshakes that begin now, over HTTP/2 and TLS 1.3: clients have to present a certificate
   // of an authority in `ca`. Never null.
   std::shared_ptr<SSL_CTX> context() const;
+  // The same over HTTP/1: they may present one.
+  std::shared_ptr<SSL_CTX> http_context() const;
 
  private:
   struct Stamp {
@@ -52,6 +54,7 @@ class ServerCertificates {
   mutable Mutex mu_;
   TlsPems pems_ ABSL_GUARDED_BY(mu_);
   std::vector<Stamp> stamps_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<SSL_CTX> http_context_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mu_);
 };
 

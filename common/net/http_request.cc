@@ -93,14 +93,21 @@ std::optional<HttpRequest> ParseHttpRequest(absl::string_view bytes) {
   request.path = std::string(target.substr(0, question));
   if (request.path.empty()) request.path = "/";
   if (question != absl::string_view::npos) request.query = std::string(target.substr(question + 1));
+  size_t authorizations = 0;
   while (!rest.empty()) {
     const absl::string_view header = TakeLine(rest);
     const size_t colon = header.find(':');
     if (colon == absl::string_view::npos || !IsToken(header.substr(0, colon))) return none;
-    if (!absl::EqualsIgnoreCase(header.substr(0, colon), "host")) continue;
+    const absl::string_view name = header.substr(0, colon);
+    if (absl::EqualsIgnoreCase(name, "authorization")) {
+      request.authorization = std::string(absl::StripAsciiWhitespace(header.substr(colon + 1)));
+      ++authorizations;
+    }
+    if (!absl::EqualsIgnoreCase(name, "host")) continue;
     if (request.host.has_value()) return none;  // RFC 9112, 3.2
     request.host = std::string(absl::StripAsciiWhitespace(header.substr(colon + 1)));
   }
+  if (authorizations > 1) request.authorization.clear();
   if (authority.has_value()) request.host = *authority;
   return request;
 }

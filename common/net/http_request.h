@@ -14,6 +14,7 @@ struct HttpRequest {
   std::string query;  // what stands behind '?', not decoded
   // The host of the target, or else of the header Host, as it was sent.
   std::optional<std::string> host;
+  std::string authorization = "";  // the header; empty: there is none, or more than one
 };
 
 inline constexpr size_t kMaxHttpRequestBytes = 16384;

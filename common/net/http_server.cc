@@ -47,6 +47,8 @@ const char* ReasonPhrase(int status) {
       return "OK";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
     case 404:
       return "Not Found";
     case 405:
@@ -74,6 +76,7 @@ std::string Written(const HttpResponse& response, bool with_body) {
   return absl::StrCat("HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
                       "\r\nContent-Type: ", response.content_type,
                       "\r\nContent-Length: ", response.body.size(), "\r\n", kPolicy,
+                      response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
                       response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
                       "Connection: close\r\n\r\n", with_body ? response.body : "");
 }
@@ -89,10 +92,11 @@ struct Answered {
 
 class EpollHttpServer final : public HttpServer {
  public:
-  EpollHttpServer(ListeningSockets listening, size_t connections_max,
+  EpollHttpServer(ListeningSockets listening, const HttpServerOptions& options,
                   std::map<std::string, HttpHandler> handlers)
-      : handlers_(std::move(handlers)),
-        connections_max_(std::max<size_t>(connections_max, 1)),
+      : options_(options),
+        handlers_(std::move(handlers)),
+        connections_max_(std::max<size_t>(options.connections_max, 1)),
         listening_(std::move(listening)) {}
 
   ~EpollHttpServer() override {
@@ -127,9 +131,10 @@ class EpollHttpServer final : public HttpServer {
 
  private:
   struct Connection {
-    enum class State { kReading, kHandling, kWriting, kClosing };
+    enum class State { kBeginning, kReading, kHandling, kWriting, kClosing };
     OwnedFd fd;
-    State state = State::kReading;
+    std::unique_ptr<ClientStream> stream;
+    State state = State::kBeginning;
     absl::Time since;
     absl::Time deadline;
     std::string bytes = "";  // received, then to be written
@@ -192,8 +197,13 @@ class EpollHttpServer final : public HttpServer {
       const uint64_t id = ++last_id_;
       Await(fd.get(), id, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLL_CTL_ADD);
       const absl::Time now = clock_.Now();
-      connections_.emplace(
-          id, Connection{.fd = std::move(fd), .since = now, .deadline = now + kRequestWithin});
+      const int number = fd.get();
+      Connection one = {
+          .fd = std::move(fd),
+          .stream = options_.stream == nullptr ? PlainStream(number) : options_.stream(number),
+          .since = now,
+          .deadline = now + kRequestWithin};
+      if (one.stream != nullptr) connections_.emplace(id, std::move(one));
     }
   }
 
@@ -213,8 +223,8 @@ class EpollHttpServer final : public HttpServer {
       absl::Duration undisturbed;
     };
     for (const Kind& kind :
-         {Kind{State::kClosing, absl::ZeroDuration()}, Kind{State::kReading, kUndisturbed},
-          Kind{State::kWriting, kUndisturbed}}) {
+         {Kind{State::kClosing, absl::ZeroDuration()}, Kind{State::kBeginning, kUndisturbed},
+          Kind{State::kReading, kUndisturbed}, Kind{State::kWriting, kUndisturbed}}) {
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](auto& one) {
         return one.second.state == kind.state && one.second.since + kind.undisturbed <= now;
       });
@@ -228,6 +238,7 @@ class EpollHttpServer final : public HttpServer {
   // Does what can be done without waiting.
   void Go(Connections::iterator at) {
     Connection& one = at->second;
+    if (one.state == Connection::State::kBeginning) Begin(one);
     if (one.state == Connection::State::kReading) Read(at->first, one);
     if (one.state == Connection::State::kWriting) Write(one);
     if (one.state != Connection::State::kClosing) return;
@@ -241,22 +252,34 @@ class EpollHttpServer final : public HttpServer {
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) connections_.erase(at);
   }
 
+  // epoll tells of each change, to read or to write, so what is awaited need not be told.
+  static bool IsAwaited(ClientStream::Outcome outcome) {
+    return outcome == ClientStream::Outcome::kWantsRead ||
+           outcome == ClientStream::Outcome::kWantsWrite;
+  }
+
+  static void Begin(Connection& one) {
+    const ClientStream::Outcome outcome = one.stream->Begin();
+    if (IsAwaited(outcome)) return;
+    const bool begun = outcome == ClientStream::Outcome::kDone;
+    one.state = begun ? Connection::State::kReading : Connection::State::kClosing;
+  }
+
   void Read(uint64_t id, Connection& one) {
     char bytes[4096];
     while (one.bytes.size() <= kMaxHttpRequestBytes) {
-      const ssize_t got = recv(one.fd.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EAGAIN) return;
-      if (got <= 0) {
+      const ClientStream::Moved got = one.stream->Read(bytes, sizeof(bytes));
+      if (IsAwaited(got.outcome)) return;
+      if (got.outcome != ClientStream::Outcome::kDone) {
         one.state = Connection::State::kClosing;
         return;
       }
-      one.bytes.append(bytes, static_cast<size_t>(got));
+      one.bytes.append(bytes, got.bytes);
       if (one.bytes.size() > kMaxHttpRequestBytes) break;
       std::optional<HttpRequest> request = ParseHttpRequest(one.bytes);
       if (!request.has_value()) continue;
-      if (const auto refused = Refuse(*request); refused.has_value())
-        return Begin(one, Written(*refused, request->method != "HEAD"));
+      if (const auto refused = Refuse(one, *request); refused.has_value())
+        return BeginAnswer(one, Written(*refused, request->method != "HEAD"));
       one.state = Connection::State::kHandling;
       one.deadline = clock_.Now() + kAnswerWithin;
       {
@@ -266,12 +289,13 @@ class EpollHttpServer final : public HttpServer {
       asked_some_.NotifyOne();
       return;
     }
-    Begin(one, Written({.status = 431, .body = "431: a request has at most 16384 bytes here\n"},
-                       /*with_body=*/true));
+    BeginAnswer(one,
+                Written({.status = 431, .body = "431: a request has at most 16384 bytes here\n"},
+                        /*with_body=*/true));
   }
 
   // What needs no handler.
-  std::optional<HttpResponse> Refuse(const HttpRequest& request) const {
+  std::optional<HttpResponse> Refuse(const Connection& one, const HttpRequest& request) const {
     if (request.method.empty())
       return HttpResponse{.status = 400, .body = "400: expected a request of HTTP/1.1\n"};
     if (listening_.loopback() && request.host.has_value() &&
@@ -283,10 +307,14 @@ class EpollHttpServer final : public HttpServer {
     }
     if (request.method != "GET" && request.method != "HEAD")
       return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
+    const absl::Status may =
+        options_.may_ask == nullptr ? absl::OkStatus() : options_.may_ask(*one.stream, request);
+    if (!may.ok())
+      return HttpResponse{.status = 401, .body = absl::StrCat("401: ", may.message(), "\n")};
     return std::nullopt;
   }
 
-  void Begin(Connection& one, std::string bytes) {
+  void BeginAnswer(Connection& one, std::string bytes) {
     one.bytes = std::move(bytes);
     one.state = Connection::State::kWriting;
     one.deadline = clock_.Now() + kAnswerWithin;
@@ -295,17 +323,17 @@ class EpollHttpServer final : public HttpServer {
 
   void Write(Connection& one) {
     while (one.written < one.bytes.size()) {
-      const ssize_t sent = send(one.fd.get(), one.bytes.data() + one.written,
-                                one.bytes.size() - one.written, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && errno == EAGAIN && !one.widened) {
+      const ClientStream::Moved sent =
+          one.stream->Write(absl::string_view(one.bytes).substr(one.written));
+      if (IsAwaited(sent.outcome) && !one.widened) {
         WidenFor(one);
         continue;
       }
-      if (sent < 0 && errno == EAGAIN) return;
-      if (sent < 0) break;
-      one.written += static_cast<size_t>(sent);
+      if (IsAwaited(sent.outcome)) return;
+      if (sent.outcome != ClientStream::Outcome::kDone) break;
+      one.written += sent.bytes;
     }
+    if (one.written == one.bytes.size()) one.stream->End();
     one.bytes = std::string();
     shutdown(one.fd.get(), SHUT_WR);
     one.state = Connection::State::kClosing;
@@ -336,7 +364,7 @@ class EpollHttpServer final : public HttpServer {
     for (Answered& answer : answers) {
       const auto found = connections_.find(answer.id);
       if (found == connections_.end()) continue;  // it has not waited
-      Begin(found->second, std::move(answer.bytes));
+      BeginAnswer(found->second, std::move(answer.bytes));
       Go(found);
     }
   }
@@ -380,6 +408,7 @@ class EpollHttpServer final : public HttpServer {
 
   // Constant after Run.
   Clock& clock_ = Clock::Real();
+  const HttpServerOptions options_;
   const std::map<std::string, HttpHandler> handlers_;
   const size_t connections_max_;
   const ListeningSockets listening_;
@@ -400,10 +429,10 @@ class EpollHttpServer final : public HttpServer {
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> StartAt(
-    const HostPort& address, size_t connections_max,
+    const HostPort& address, const HttpServerOptions& options,
     const std::map<std::string, HttpHandler>& handlers) {
   COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, ListeningSockets::Open(address, "HTTP"));
-  auto server = std::make_unique<EpollHttpServer>(std::move(listening), connections_max, handlers);
+  auto server = std::make_unique<EpollHttpServer>(std::move(listening), options, handlers);
   COORDD_RETURN_IF_ERROR(server->Run());
   return server;
 }
@@ -414,10 +443,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartWith(
     const HttpServerOptions& options, std::map<std::string, HttpHandler> handlers) {
   const std::optional<PortRange>& ports = options.ports;
   if (options.address.port != 0 || !ports.has_value())
-    return StartAt(options.address, options.connections_max, handlers);
+    return StartAt(options.address, options, handlers);
   for (int port = ports->first; port <= ports->last; ++port) {
-    auto server = StartAt({options.address.host, static_cast<uint16_t>(port)},
-                          options.connections_max, handlers);
+    auto server = StartAt({options.address.host, static_cast<uint16_t>(port)}, options, handlers);
     if (server.ok()) return server;
   }
   return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", options.address.host,

@@ -8,8 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/address.h"
+#include "common/net/client_stream.h"
+#include "common/net/http_request.h"
 
 namespace coordd {
 
@@ -29,6 +32,12 @@ struct HttpServerOptions {
   // How many connections are open at once. Whoever has not sent a request makes room for the next
   // one.
   size_t connections_max = 64;
+  // What is between a socket and HTTP, such as TLS. Empty: nothing; a null stream: the connection
+  // is closed.
+  std::function<std::unique_ptr<ClientStream>(int fd)> stream = {};
+  // Whether who asks so, over a stream that `stream` has made, may; on the server's own thread. Not
+  // OK: 401, with the message. Empty: everybody may.
+  std::function<absl::Status(const ClientStream& stream, const HttpRequest& request)> may_ask = {};
 };
 
 // GET and HEAD only (405 otherwise), exact paths (404 otherwise, listing what there is), one

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
-#include "server/door/client_stream.h"
+#include "common/grpc/tls_stream.h"
 #include "server/door/connection_table.h"
 
 namespace coordd {

@@ -118,7 +118,7 @@ void ConnectionGuard::Enter(OwnedFd fd, const std::string& peer, bool to_refuse)
   setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   std::unique_ptr<TlsStream> tls;
   if (certificates_ != nullptr) {
-    tls = TlsStream::Over(number, certificates_->context().get());
+    tls = TlsStream::Over(number, certificates_->context().get(), /*wants_protocol=*/true);
     if (tls == nullptr) return;
   }
   const bool has_tls = tls != nullptr;

@@ -91,11 +91,9 @@ void GuardedConnection::Move(const Ready& ready, Piece& piece, absl::Time now) {
 
 void GuardedConnection::Flush() {
   while (!to_grpc_.empty() && !ended_) {
-    const absl::string_view rest = to_grpc_.view();
-    const ssize_t sent = send(grpc_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EAGAIN) break;
-    // gRPC has closed: what it has said before is still to be told.
-    to_grpc_.Sent(sent > 0 ? static_cast<size_t>(sent) : rest.size());
+    const size_t sent = SendToGrpc(to_grpc_.view());
+    if (sent == 0) break;
+    to_grpc_.Sent(sent);
   }
   while (!to_client_.empty() && !ended_) {
     const ClientStream::Moved moved = stream_->Write(to_client_.view());
@@ -133,10 +131,17 @@ void GuardedConnection::TakeFromClient(absl::string_view bytes, absl::Time now) 
 }
 
 void GuardedConnection::ToGrpc(absl::string_view bytes) {
+  const size_t sent = SendToGrpc(bytes);
+  if (sent < bytes.size()) to_grpc_.Keep(bytes.substr(sent));
+}
+
+size_t GuardedConnection::SendToGrpc(absl::string_view bytes) {
   const ssize_t sent = send(grpc_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0 && errno != EAGAIN) return;  // gRPC has closed, which reading from it tells
-  const size_t size = sent < 0 ? 0 : static_cast<size_t>(sent);
-  if (size < bytes.size()) to_grpc_.Keep(bytes.substr(size));
+  if (sent >= 0) return static_cast<size_t>(sent);
+  if (errno == EAGAIN || errno == EINTR) return 0;
+  // What gRPC has said before it closed is still to be told. Nothing else may be lost on the way.
+  if (errno != EPIPE && errno != ECONNRESET) ended_ = true;
+  return bytes.size();
 }
 
 void GuardedConnection::FromGrpc(Piece& piece, absl::Time now) {

@@ -13,7 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/owned_fd.h"
-#include "server/door/client_stream.h"
+#include "common/grpc/tls_stream.h"
+#include "common/net/client_stream.h"
 #include "server/door/frame_guard.h"
 #include "server/door/http2_refusal.h"
 
@@ -94,6 +95,8 @@ class GuardedConnection {
   void FromGrpc(Piece& piece, absl::Time now);
   void TakeFromClient(absl::string_view bytes, absl::Time now);
   void ToGrpc(absl::string_view bytes);
+  // How many of `bytes` were taken; all of them where gRPC has closed and wants none.
+  size_t SendToGrpc(absl::string_view bytes);
   void ToClient(absl::string_view bytes);
   void Flush();
   void EndWhatIsSaid(absl::Time now);

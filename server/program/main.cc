@@ -45,11 +45,13 @@ void ExitWithin(absl::Duration limit) {
 // of what an idle job costs. Our own mutexes are others.
 void TrustGrpcLocks() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
 
-void SayReady(const CoordServer& server, int fd) {
+void SayReady(const CoordServer& server, bool https, int fd) {
   const std::string listen = server.listen_address().ToString();
   const auto http = server.http_address();
   printf("coordd %s ready: grpc %s, http %s\n", kVersion, listen.c_str(),
-         http.has_value() ? absl::StrCat("http://", http->ToString(), "/").c_str() : "off");
+         http.has_value()
+             ? absl::StrCat(https ? "https" : "http", "://", http->ToString(), "/").c_str()
+             : "off");
   fflush(stdout);
   if (fd < 0) return;
   const nlohmann::ordered_json json = {
@@ -145,7 +147,7 @@ int Main(int argc, char** argv) {
     fprintf(stderr, "coordd: %s\n", std::string(server.status().message()).c_str());
     return kExitCannotListen;
   }
-  SayReady(**server, flags->ready_fd);
+  SayReady(**server, flags->server.HttpHasTls(), flags->ready_fd);
   TellService(
       absl::StrCat("READY=1\nSTATUS=serves workers at ", (*server)->listen_address().ToString()));
 

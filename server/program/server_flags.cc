@@ -90,7 +90,8 @@ void AddAddresses(CLI::App& app, CoordServerOptions& options) {
            options.http.reset();
            if (text != "off") options.http = parse("--http", text);
          },
-         "Status page, metrics and health, read-only and without TLS; off: none")
+         "Status page, metrics and health, read-only; beyond loopback with TLS, for whoever "
+         "shows a certificate or a token; off: none")
       ->type_name("HOST:PORT")
       ->default_str(options.http->ToString());
 }
@@ -149,7 +150,12 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
   app.add_flag("--any-metrics-address", options.any_metrics_address,
                "List workers' metrics at whatever address they say, not only at one of their own");
   app.add_flag("--insecure-http", options.insecure_http,
-               "Let --http, which has no TLS, listen beyond this machine")
+               "Let --http listen beyond this machine without TLS, for everybody")
+      ->group(group);
+  app.add_option("--http-token-file", options.http_token_file,
+                 "Whoever sends what it holds (Authorization: Bearer) may ask --http beyond "
+                 "loopback, besides viewers' and operators' certificates")
+      ->type_name("FILE")
       ->group(group);
   app.add_option("--connection-file", options.connection_file,
                  "Where coordctl finds this coordd (default: in $XDG_RUNTIME_DIR/coordd or "

@@ -11,6 +11,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/base/token_file.h"
 #include "common/base/tsan_annotations.h"
 #include "common/base/version.h"
 #include "common/grpc/certs.h"
@@ -26,6 +27,7 @@
 #include "server/service/admin_service.h"
 #include "server/service/certificate_watch.h"
 #include "server/service/coordinator.h"
+#include "server/service/http_access.h"
 #include "server/service/http_endpoints.h"
 #include "server/service/session_service.h"
 #include "server/service/state_writer.h"
@@ -83,11 +85,20 @@ class GrpcCoordServer final : public CoordServer {
       HttpSources sources;
       sources.complete = [this](v1::ServerState* state) { Complete(state); };
       sources.port = port_.get();
+      HttpServerOptions http = {.address = *options_.http,
+                                .ports = std::nullopt,
+                                .connections_max = HttpConnectionsMax()};
+      if (options_.HttpHasTls()) {
+        std::string token;
+        if (!options_.http_token_file.empty()) {
+          COORDD_ASSIGN_OR_RETURN(token,
+                                  ReadTokenFile("--http-token-file", options_.http_token_file));
+        }
+        GuardHttp(*certificates_, token, http);
+      }
       COORDD_ASSIGN_OR_RETURN(
-          http_, HttpServer::StartWith({.address = *options_.http,
-                                        .ports = std::nullopt,
-                                        .connections_max = HttpConnectionsMax()},
-                                       HttpEndpoints(coordinator_, metrics_, clock_, sources)));
+          http_,
+          HttpServer::StartWith(http, HttpEndpoints(coordinator_, metrics_, clock_, sources)));
       MutexLock lock(&mu_);
       http_address_ = http_->address();
     }
@@ -219,7 +230,8 @@ class GrpcCoordServer final : public CoordServer {
     state->set_store_error(writer_.trouble());
     state->set_cluster_id(cluster_id_);
     state->set_node_sessions(static_cast<int32_t>(sessions_.node_sessions()));
-    if (const auto http = http_address(); http.has_value()) state->set_http(http->ToString());
+    if (const auto http = http_address(); http.has_value())
+      state->set_http(absl::StrCat(options_.HttpHasTls() ? "https://" : "", http->ToString()));
     MutexLock lock(&mu_);
     if (listening_ != nullptr) *state->mutable_connections() = listening_->Describe();
   }
@@ -262,6 +274,10 @@ class GrpcCoordServer final : public CoordServer {
 
 }  // namespace
 
+bool CoordServerOptions::HttpHasTls() const {
+  return http.has_value() && !IsLoopback(http->host) && tls.enabled() && !insecure_http;
+}
+
 absl::Status CoordServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(decisions.Validate());
   COORDD_RETURN_IF_ERROR(CheckOwnCertificate(tls, TlsSide::kServer));
@@ -274,12 +290,18 @@ absl::Status CoordServerOptions::Validate() const {
         "--tls-key and --tls-ca (`coordctl certs DIR` makes them), or --insecure if the network "
         "itself is trusted"));
   }
-  if (http.has_value() && !IsLoopback(http->host) && !insecure && !insecure_http) {
+  if (http.has_value() && !IsLoopback(http->host) && !HttpHasTls() && !insecure && !insecure_http) {
     return absl::InvalidArgumentError(absl::StrCat(
         "refusing to serve HTTP on ", http->ToString(),
-        " without --insecure-http, since it has neither TLS nor a password: whoever reaches it "
-        "reads the names, hosts and states of all jobs; give --http 127.0.0.1:",
-        http->port, ", or --insecure-http if the network itself is trusted"));
+        " without --insecure-http or TLS, since whoever reaches it reads the names, hosts and "
+        "states of all jobs; give --http 127.0.0.1:",
+        http->port,
+        ", or --tls-cert, --tls-key and --tls-ca, or --insecure-http if the network "
+        "itself is trusted"));
+  }
+  if (!http_token_file.empty() && !HttpHasTls()) {
+    return absl::InvalidArgumentError(
+        "--http-token-file is for HTTP beyond loopback with TLS: a token would be read on its way");
   }
   return absl::OkStatus();
 }

@@ -25,9 +25,10 @@ struct CoordServerOptions {
   HostPort listen = {"127.0.0.1", 29650};  // gRPC
   std::optional<PortRange> ports;  // where port 0 picks from, in this order; absent: anywhere
   std::optional<HostPort> http = HostPort{"127.0.0.1", 29651};  // absent: off
-  TlsFiles tls;                                                 // of gRPC
+  TlsFiles tls;                 // of gRPC, and of HTTP beyond loopback
   bool insecure = false;        // listen beyond loopback without TLS all the same
-  bool insecure_http = false;   // HTTP, which has no TLS, beyond loopback
+  bool insecure_http = false;   // HTTP beyond loopback without TLS all the same
+  std::string http_token_file;  // who has it may ask HTTP beyond loopback; empty: none
   std::string connection_file;  // written once ready, removed at the end; empty: none
   AuditOptions audit;
   bool any_metrics_address = false;  // of workers, not only their own (MetricsAddressRule)
@@ -35,6 +36,8 @@ struct CoordServerOptions {
   StatePlace store;                  // what is remembered beyond the end of the process
   StateStoreOptions state;           // owner and new_cluster_id are filled in where they are empty
 
+  // HTTP has TLS beyond loopback, where there is any.
+  bool HttpHasTls() const;
   // INVALID_ARGUMENT: names the option, what was given, what is expected and why.
   absl::Status Validate() const;
 };

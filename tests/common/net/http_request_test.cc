@@ -31,6 +31,13 @@ TEST(HttpRequest, NeedsItsEmptyLine) {
   EXPECT_EQ(request->method, "HEAD");
   EXPECT_FALSE(request->host.has_value());
   EXPECT_EQ(ParseHttpRequest("GET /x HTTP/1.1\nHost: h\n\n")->host, "h");
+  EXPECT_EQ(ParseHttpRequest("GET /x HTTP/1.1\nHost: h\n\n")->authorization, "");
+  EXPECT_EQ(ParseHttpRequest("GET / HTTP/1.1\nauthorization:  Bearer x \n\n")->authorization,
+            "Bearer x");
+  // Which of two would count, nobody knows.
+  EXPECT_EQ(
+      ParseHttpRequest("GET / HTTP/1.1\nAuthorization: a\nAuthorization: b\n\n")->authorization,
+      "");
 }
 
 TEST(HttpRequest, MayHaveALinesEndInFront) {

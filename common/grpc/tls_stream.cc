@@ -1,12 +1,9 @@
-#include "server/door/client_stream.h"
+#include "common/grpc/tls_stream.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,34 +13,6 @@ namespace coordd {
 namespace {
 
 using Outcome = ClientStream::Outcome;
-
-// Of a call on a socket that has moved `size` bytes.
-ClientStream::Moved MovedBy(ssize_t size, Outcome again) {
-  if (size > 0) return {Outcome::kDone, static_cast<size_t>(size)};
-  if (size == 0) return {Outcome::kEnded};
-  return {errno == EAGAIN || errno == EINTR ? again : Outcome::kFailed};
-}
-
-class Plain final : public ClientStream {
- public:
-  explicit Plain(int fd) : fd_(fd) {}
-
-  Outcome Begin() override { return Outcome::kDone; }
-  const std::string& failure() const override { return failure_; }
-  Moved Read(char* to, size_t size) override {
-    return MovedBy(recv(fd_, to, size, MSG_DONTWAIT), Outcome::kWantsRead);
-  }
-  Moved Write(absl::string_view bytes) override {
-    return MovedBy(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT),
-                   Outcome::kWantsWrite);
-  }
-  bool HasMore() const override { return false; }
-  void End() override {}
-
- private:
-  const int fd_;
-  const std::string failure_;
-};
 
 std::string TextOf(const ASN1_STRING* string) {
   unsigned char* text = nullptr;
@@ -56,7 +25,8 @@ std::string TextOf(const ASN1_STRING* string) {
 
 class Tls final : public TlsStream {
  public:
-  explicit Tls(TlsOwned<SSL> ssl) : ssl_(std::move(ssl)) {}
+  Tls(TlsOwned<SSL> ssl, bool wants_protocol)
+      : ssl_(std::move(ssl)), wants_protocol_(wants_protocol) {}
 
   Outcome Begin() override {
     ERR_clear_error();
@@ -65,7 +35,8 @@ class Tls final : public TlsStream {
     const unsigned char* protocol = nullptr;
     unsigned size = 0;
     SSL_get0_alpn_selected(ssl_.get(), &protocol, &size);
-    if (size != 0) return Outcome::kDone;  // there is one only that can be selected
+    // There is one only that can be selected.
+    if (size != 0 || !wants_protocol_) return Outcome::kDone;
     failure_ = "it asks for no HTTP/2";
     return Outcome::kFailed;
   }
@@ -90,6 +61,7 @@ class Tls final : public TlsStream {
     ERR_clear_error();
   }
 
+  bool has_certificate() const override { return SSL_get0_peer_certificate(ssl_.get()) != nullptr; }
   std::vector<std::string> Uris() const override {
     std::vector<std::string> uris;
     const TlsOwned<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
@@ -143,20 +115,19 @@ class Tls final : public TlsStream {
   }
 
   const TlsOwned<SSL> ssl_;
+  const bool wants_protocol_;
   std::string failure_;
 };
 
 }  // namespace
 
-std::unique_ptr<ClientStream> PlainStream(int fd) { return std::make_unique<Plain>(fd); }
-
-std::unique_ptr<TlsStream> TlsStream::Over(int fd, SSL_CTX* context) {
+std::unique_ptr<TlsStream> TlsStream::Over(int fd, SSL_CTX* context, bool wants_protocol) {
   TlsOwned<SSL> ssl(SSL_new(context));
   if (ssl == nullptr || SSL_set_fd(ssl.get(), fd) != 1) {
     ERR_clear_error();
     return nullptr;
   }
-  return std::make_unique<Tls>(std::move(ssl));
+  return std::make_unique<Tls>(std::move(ssl), wants_protocol);
 }
 
 }  // namespace coordd

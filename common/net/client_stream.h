@@ -1,12 +1,9 @@
 // The bytes that a client and coordd say to each other: as they are, or out of TLS. (io)
 #pragma once
 
-#include <openssl/types.h>
-
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -40,16 +37,5 @@ class ClientStream {
 };
 
 std::unique_ptr<ClientStream> PlainStream(int fd);
-
-// The server's side of TLS, for HTTP/2.
-class TlsStream : public ClientStream {
- public:
-  // What the client's certificate says, once Begin is done; it was verified.
-  virtual std::vector<std::string> Uris() const = 0;
-  virtual std::string CommonName() const = 0;
-
-  // Null: there is no memory for it.
-  static std::unique_ptr<TlsStream> Over(int fd, SSL_CTX* context);
-};
 
 }  // namespace coordd

@@ -1,0 +1,60 @@
+#include "server/service/http_access.h"
+
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/base/identity.h"
+#include "common/base/secret.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/server_certificates.h"
+#include "common/grpc/tls_stream.h"
+#include "server/model/access_rules.h"
+
+namespace coordd {
+namespace {
+
+constexpr char kForEverybody[] = "/healthz";
+
+// Of a header "Bearer TOKEN" (RFC 6750); empty: it is another.
+absl::string_view BearerTokenOf(absl::string_view authorization) {
+  constexpr absl::string_view kScheme = "Bearer ";
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
+  return absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+}
+
+}  // namespace
+
+absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
+                        const std::string& token) {
+  if (request.path == kForEverybody) return absl::OkStatus();
+  const absl::string_view brought = BearerTokenOf(request.authorization);
+  if (!token.empty() && SecretsEqual(brought, token)) return absl::OkStatus();
+  if (!brought.empty())
+    return absl::UnauthenticatedError("this is not the token of --http-token-file");
+  if (!stream.has_certificate())
+    return absl::UnauthenticatedError(
+        "bring a certificate of a viewer's or an operator's (`coordctl certs`), or the token of "
+        "--http-token-file, as Authorization: Bearer TOKEN");
+  COORDD_ASSIGN_OR_RETURN(const Identity who, IdentityOf(stream.Uris(), stream.CommonName()));
+  // What is served is of all jobs.
+  if (GrantOf(who.role, Call::kGetState) == Grant::kAny &&
+      GrantOf(who.role, Call::kGetEvents) == Grant::kAny)
+    return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(ToString(who), " may not see all jobs: viewers and operators may"));
+}
+
+void GuardHttp(ServerCertificates& certificates, const std::string& token,
+               HttpServerOptions& options) {
+  options.stream = [&certificates](int fd) -> std::unique_ptr<ClientStream> {
+    return TlsStream::Over(fd, certificates.http_context().get(), /*wants_protocol=*/false);
+  };
+  options.may_ask = [token](const ClientStream& stream, const HttpRequest& request) {
+    return MayAskHttp(static_cast<const TlsStream&>(stream), request, token);
+  };
+}
+
+}  // namespace coordd

@@ -1,0 +1,25 @@
+// Who may ask coordd's HTTP port where it listens beyond loopback: whoever has the token, or a
+// certificate that lets see all jobs. (io)
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/net/http_server.h"
+
+namespace coordd {
+
+class ServerCertificates;
+class TlsStream;
+
+// Makes the server of `options` speak TLS and refuse everybody else; but /healthz, which says
+// nothing, is everybody's, for probes of machines. `certificates` outlives that server. `token`:
+// what is sent as "Authorization: Bearer TOKEN"; empty: there is none.
+void GuardHttp(ServerCertificates& certificates, const std::string& token,
+               HttpServerOptions& options);
+
+// UNAUTHENTICATED, PERMISSION_DENIED: in a sentence why not. `stream`: the client's.
+absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
+                        const std::string& token);
+
+}  // namespace coordd
