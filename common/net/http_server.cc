@@ -440,7 +440,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartAt(
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartWith(
-    const HttpServerOptions& options, std::map<std::string, HttpHandler> handlers) {
+    const HttpServerOptions& options, const std::map<std::string, HttpHandler>& handlers) {
   const std::optional<PortRange>& ports = options.ports;
   if (options.address.port != 0 || !ports.has_value())
     return StartAt(options.address, options, handlers);

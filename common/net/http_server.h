@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,16 +47,15 @@ class HttpServer {
  public:
   // UNAVAILABLE: the address cannot be had; in one sentence, e.g. the port is in use.
   static absl::StatusOr<std::unique_ptr<HttpServer>> StartWith(
-      const HttpServerOptions& options, std::map<std::string, HttpHandler> handlers);
+      const HttpServerOptions& options, const std::map<std::string, HttpHandler>& handlers);
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const HostPort& address, const std::optional<PortRange>& ports,
-      std::map<std::string, HttpHandler> handlers) {
-    return StartWith(HttpServerOptions{.address = address, .ports = ports}, std::move(handlers));
+      const std::map<std::string, HttpHandler>& handlers) {
+    return StartWith(HttpServerOptions{.address = address, .ports = ports}, handlers);
   }
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
-      const HostPort& address, std::map<std::string, HttpHandler> handlers) {
-    return StartWith(HttpServerOptions{.address = address, .ports = std::nullopt},
-                     std::move(handlers));
+      const HostPort& address, const std::map<std::string, HttpHandler>& handlers) {
+    return StartWith(HttpServerOptions{.address = address, .ports = std::nullopt}, handlers);
   }
   virtual ~HttpServer() = default;  // waits for handlers that run
 

@@ -40,7 +40,7 @@ struct FrameBounds {
   size_t frame_bytes = 16384;  // what a server takes that has announced nothing else (RFC 9113)
   // By FrameKind. docs/design/security.md says why each is what it is.
   std::array<FrameBudget, kFrameKinds> budgets = {{
-      {.burst = 2048, .per_second = 200},
+      {.burst = 1000, .per_second = 200},
       {.burst = 100, .per_second = 10},
       {.burst = 200, .per_second = 10, .per_answered_byte = 1.0 / 256},
       {.burst = 100, .per_second = 10},
