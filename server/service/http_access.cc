@@ -16,7 +16,8 @@
 namespace coordd {
 namespace {
 
-constexpr char kForEverybody[] = "/healthz";
+// What probes ask, which can show neither a certificate nor a secret: they say how coordd is.
+constexpr absl::string_view kForEverybody[] = {"/healthz", "/readyz"};
 
 // Of a header "Bearer TOKEN" (RFC 6750); empty: it is another.
 absl::string_view BearerTokenOf(absl::string_view authorization) {
@@ -29,7 +30,8 @@ absl::string_view BearerTokenOf(absl::string_view authorization) {
 
 absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
                         const std::string& token) {
-  if (request.path == kForEverybody) return absl::OkStatus();
+  for (const absl::string_view path : kForEverybody)
+    if (request.path == path) return absl::OkStatus();
   const absl::string_view brought = BearerTokenOf(request.authorization);
   if (!token.empty() && SecretsEqual(brought, token)) return absl::OkStatus();
   if (!brought.empty())

@@ -79,10 +79,11 @@ class IndexedJobTest(processes.TestCase):
             os.mkdir(folder)
             for name, found in (("ca.crt", "ca.crt"), ("tls.crt", f"{role}.crt"), ("tls.key", f"{role}.key")):
                 shutil.copy(os.path.join(certificates, found), os.path.join(folder, name))
-        secrets["train-token"] = os.path.join(self.folder, "token")
-        os.mkdir(secrets["train-token"])
-        with open(os.path.join(secrets["train-token"], "token"), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as token:
-            token.write("secret")
+        for name in ("train-token", "coordd-http"):
+            secrets[name] = os.path.join(self.folder, name)
+            os.mkdir(secrets[name])
+            with open(os.path.join(secrets[name], "token"), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as token:
+                token.write("secret")
         self.state = os.path.join(self.folder, "state")
         os.mkdir(self.state)
         self.program = os.path.join(self.folder, "train.py")

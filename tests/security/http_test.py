@@ -11,7 +11,7 @@ from tests.support import processes
 from tests.support.certificates import HAS_OPENSSL, Certificates
 from tests.support.processes import PATIENCE_S, program
 
-PATHS = ("/", "/metrics", "/readyz", "/v1/jobs", "/v1/events", "/v1/targets", "/nothing")
+PATHS = ("/", "/metrics", "/v1/jobs", "/v1/events", "/v1/targets", "/nothing")
 
 
 class HttpTest(processes.TestCase):
@@ -61,7 +61,9 @@ class HttpTest(processes.TestCase):
         self.assertEqual(json.loads(self.ask(coordd, "/v1/jobs", viewer)[1])["http"], f"https://{coordd.http}")
 
     def test_a_probe_needs_nothing(self):
-        self.assertEqual(self.ask(self.secure_coordd(), "/healthz"), (200, "ok\n"))
+        coordd = self.secure_coordd()
+        for path, text in (("/healthz", "ok\n"), ("/readyz", "ready\n")):
+            self.assertEqual(self.ask(coordd, path), (200, text))
 
     def test_the_token_lets_in_and_nothing_like_it(self):
         coordd = self.secure_coordd("--http-token-file", self.token_file("open-sesame"))
