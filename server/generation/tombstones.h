@@ -29,7 +29,7 @@ class Tombstones {
  public:
   // Failures of one name that are kept apart. A rank that retries a name again and again while
   // another is silent reaches this; the oldest is then forgotten.
-  static constexpr size_t kMaxPerName = 8;
+  static constexpr size_t kMaxPerName = 64;
 
   explicit Tombstones(const MemberList& members) : members_(&members) {}  // which outlives it
 

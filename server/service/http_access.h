@@ -12,9 +12,9 @@ namespace coordd {
 class ServerCertificates;
 class TlsStream;
 
-// Makes the server of `options` speak TLS and refuse everybody else; but /healthz and /readyz, which
-// say nothing of jobs, are everybody's, for probes of machines. `certificates` outlives that server. `token`:
-// what is sent as "Authorization: Bearer TOKEN"; empty: there is none.
+// Makes the server of `options` speak TLS and refuse everybody else; but /healthz and /readyz,
+// which say nothing of jobs, are everybody's, for probes of machines. `certificates` outlives that
+// server. `token`: what is sent as "Authorization: Bearer TOKEN"; empty: there is none.
 void GuardHttp(ServerCertificates& certificates, const std::string& token,
                HttpServerOptions& options);
 

@@ -297,11 +297,30 @@ TEST(ReadinessTable, BoundsItsMemoryWhateverTheNumberOfRanks) {
   EXPECT_THAT(failed, ::testing::Not(IsEmpty()));
 }
 
-TEST(ReadinessTable, ForgetsTheOldestOfTooManyFailuresOfOneName) {
+// As a program does that handles the errors of calls without a name: they all have one.
+TEST(ReadinessTable, ARankThatIsManyFailuresAheadLeavesEachOfThemToTheOthers) {
   ReadinessTotals totals(2);
   ReadinessTable table(ProcessSetId{0}, MemberList::All(2), {}, totals);
   std::vector<FailedTensor> failed;
   for (int i = 0; i < 20; ++i) {
+    table.Report(Rank{0}, Gradient("a", {1}), kStart, failed);
+    table.Withdraw(Rank{0}, "a", "again", failed);
+  }
+  table.Report(Rank{0}, Gradient("a", {1}), kStart, failed);
+  failed.clear();
+  for (int i = 0; i < 20; ++i) table.Report(Rank{1}, Gradient("a", {1}), kStart, failed);
+  EXPECT_THAT(failed, ::testing::SizeIs(20));
+  EXPECT_EQ(table.tombstones(), 0);
+  table.Report(Rank{1}, Gradient("a", {1}), kStart, failed);
+  EXPECT_THAT(failed, ::testing::SizeIs(20));
+  EXPECT_THAT(table.CheckConsistency(), IsOk());
+}
+
+TEST(ReadinessTable, ForgetsTheOldestOfTooManyFailuresOfOneName) {
+  ReadinessTotals totals(2);
+  ReadinessTable table(ProcessSetId{0}, MemberList::All(2), {}, totals);
+  std::vector<FailedTensor> failed;
+  for (size_t i = 0; i < 2 * Tombstones::kMaxPerName; ++i) {
     table.Report(Rank{0}, Gradient("a", {1}), kStart, failed);
     table.Withdraw(Rank{0}, "a", "again", failed);
   }

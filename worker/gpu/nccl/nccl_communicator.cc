@@ -84,6 +84,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginDirect(
 
 NcclCommunicator::~NcclCommunicator() {
   if (!flush_.joinable()) return;
+  MutexLock lock(&mu_);
   if (flushed_->load()) {
     flush_.join();
   } else {
@@ -197,10 +198,10 @@ absl::StatusOr<bool> NcclCommunicator::Pending() { return Ask(/*wait_for_call=*/
 absl::StatusOr<bool> NcclCommunicator::PendingOrInCall() { return Ask(/*wait_for_call=*/false); }
 
 absl::StatusOr<bool> NcclCommunicator::Ask(bool wait_for_call) {
-  if (flushed_ != nullptr && !flushed_->load()) return true;
   std::shared_ptr<NcclCommunicator> parent;
   {
     MutexLock lock(&mu_);
+    if (flushed_ != nullptr && !flushed_->load()) return true;
     parent = parent_;
   }
   if (parent != nullptr) {
@@ -293,14 +294,17 @@ absl::Status NcclCommunicator::FinalizeBeside() {
     flushed = comm;
     return NcclResult::kSuccess;
   }));
-  flushed_ = std::make_shared<std::atomic<bool>>(false);
-  flush_ = StartThread("nccl-flush",
-                       [runtime = runtime_, device = place_.device, flushed, over = flushed_] {
-                         runtime->device->OwnThisThread();
-                         const auto scope = DeviceScope::Enter(*runtime->device, device);
-                         runtime->nccl.functions.CommFinalize(flushed);
-                         over->store(true);
-                       });
+  const auto over = std::make_shared<std::atomic<bool>>(false);
+  {
+    MutexLock lock(&mu_);
+    flushed_ = over;
+  }
+  flush_ = StartThread("nccl-flush", [runtime = runtime_, device = place_.device, flushed, over] {
+    runtime->device->OwnThisThread();
+    const auto scope = DeviceScope::Enter(*runtime->device, device);
+    runtime->nccl.functions.CommFinalize(flushed);
+    over->store(true);
+  });
   return absl::OkStatus();
 }
 

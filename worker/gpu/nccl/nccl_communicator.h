@@ -158,12 +158,13 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   bool anchored_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const void> anchor_ ABSL_GUARDED_BY(mu_);  // until Abort
   bool finalizing_ ABSL_GUARDED_BY(mu_) = false;             // an anchored one
+  // By FinalizeBeside, whose thread shares it.
+  std::shared_ptr<std::atomic<bool>> flushed_ ABSL_GUARDED_BY(mu_);
 
   // Touched by whoever is in a call.
   std::vector<void*> registered_;  // NCCL's handles
 
   // Touched by who ends it.
-  std::shared_ptr<std::atomic<bool>> flushed_;  // by FinalizeBeside, whose thread shares it
   std::thread flush_;
 };
 
