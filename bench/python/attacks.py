@@ -55,13 +55,12 @@ class Job:
 def flood(coordd, pieces, context, until):
     """Comes again whenever it is closed."""
     while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            client = Connection(coordd.listen, seconds=5, context=context).greeted()
+        with contextlib.suppress(OSError), contextlib.closing(Connection(coordd.listen, seconds=5, context=context)) as client:
+            client.greeted()
             for piece in pieces():
                 client.socket.sendall(piece)
                 if time.monotonic() > until:
                     break
-            client.close()
 
 
 def strangers(coordd, until):

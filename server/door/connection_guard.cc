@@ -65,6 +65,14 @@ std::string WhoIs(const GuardedConnection& connection) {
                       ")");
 }
 
+// Whose connections have one budget: those of a certificate's name, and of an address where there
+// is none.
+std::string KnownAs(const GuardedConnection& connection,
+                    const absl::StatusOr<std::shared_ptr<const Caller>>& caller) {
+  if (connection.tls() != nullptr && caller.ok()) return ToString((*caller)->identity);
+  return connection.peer().substr(0, connection.peer().rfind(':'));
+}
+
 }  // namespace
 
 ConnectionGuard::ConnectionGuard(ServerCertificates* certificates, ConnectionTable& connections,
@@ -150,11 +158,14 @@ void ConnectionGuard::Serve(GuardThread::Owned connection) {
                          " was closed: no pair of sockets can be had: ", std::strerror(errno)));
     return;
   }
+  const auto caller = MakeCaller(connection->peer(), connection->tls());
+  const absl::Time now = clock_.Now();
+  auto calls = budgets_.Of(KnownAs(*connection, caller), now);
   connections_.Add(pair->grpc_peer, {.fd = connection->client_fd(),
                                      .cookie = connection->cookie(),
                                      .peer = connection->peer(),
-                                     .caller = MakeCaller(connection->peer(), connection->tls())});
-  connection->ServeBy(std::move(pair->ours), pair->grpc_peer, clock_.Now());
+                                     .caller = caller});
+  connection->ServeBy(std::move(pair->ours), pair->grpc_peer, std::move(calls), now);
   Idlest(serving_).Take(std::move(connection));
   calls_.serve(pair->grpc.Release());
 }

@@ -17,6 +17,7 @@
 #include "common/base/owned_fd.h"
 #include "server/door/connection_gate.h"
 #include "server/door/guard_thread.h"
+#include "server/door/shared_budget.h"
 
 namespace coordd {
 
@@ -71,6 +72,8 @@ class ConnectionGuard {
   Clock& clock_;
   Calls calls_;
   absl::Status full_;
+  // Thread-safe by itself.
+  SharedBudgets budgets_;
   // In this order: who has begun goes from those to these.
   std::vector<std::unique_ptr<GuardThread>> serving_, beginning_;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -51,7 +52,9 @@ uint32_t Number(const char* bytes, size_t size) {
 
 }  // namespace
 
-FrameGuard::FrameGuard(const FrameBounds& bounds, absl::Time now) : bounds_(bounds) {
+FrameGuard::FrameGuard(const FrameBounds& bounds, absl::Time now,
+                       std::shared_ptr<SharedBudget> calls)
+    : bounds_(bounds), calls_(std::move(calls)) {
   for (size_t kind = 0; kind < kFrameKinds; ++kind)
     purses_[kind] = {.tokens = bounds_.budgets[kind].burst, .given_at = now};
 }
@@ -165,7 +168,14 @@ absl::Status FrameGuard::Spend(FrameKind kind, double tokens, absl::Time now) {
   purse = {.tokens = std::min(budget.burst, purse.tokens + given) - tokens,
            .given_at = std::max(now, purse.given_at),
            .answered = answered_};
-  if (purse.tokens >= 0) return absl::OkStatus();
+  if (purse.tokens >= 0) {
+    if (kind != FrameKind::kCallWithoutMessage || calls_ == nullptr || calls_->Spend(tokens, now))
+      return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "more calls that are reset or have no message, on all its connections together, than an "
+        "honest client: above ",
+        SharedBudgets::kBurst, " at once and ", SharedBudgets::kPerSecond, " a second"));
+  }
   for (const KindName& one : kNames) {
     if (one.kind != kind) continue;
     return absl::ResourceExhaustedError(

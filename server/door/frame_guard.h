@@ -5,10 +5,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/door/shared_budget.h"
 
 namespace coordd {
 
@@ -54,7 +56,10 @@ struct FrameBounds {
 // comes.
 class FrameGuard {
  public:
-  explicit FrameGuard(const FrameBounds& bounds, absl::Time now);
+  // `calls`: what all connections of this client together may send of kCallWithoutMessage; may be
+  // null.
+  FrameGuard(const FrameBounds& bounds, absl::Time now,
+             std::shared_ptr<SharedBudget> calls = nullptr);
 
   // What the client has sent, in pieces as they come, its preface first. RESOURCE_EXHAUSTED,
   // INVALID_ARGUMENT: what it does that no client should, for "it has sent ..."; the connection is
@@ -87,6 +92,7 @@ class FrameGuard {
   };
 
   FrameBounds bounds_;
+  std::shared_ptr<SharedBudget> calls_;
   std::array<Purse, kFrameKinds> purses_;  // by FrameKind
   uint64_t answered_ = 0;                  // bytes
 

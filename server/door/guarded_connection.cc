@@ -48,10 +48,11 @@ bool GuardedConnection::Begin() {
   return false;
 }
 
-void GuardedConnection::ServeBy(OwnedFd grpc, std::string grpc_peer, absl::Time now) {
+void GuardedConnection::ServeBy(OwnedFd grpc, std::string grpc_peer,
+                                std::shared_ptr<SharedBudget> calls, absl::Time now) {
   grpc_ = std::move(grpc);
   grpc_peer_ = std::move(grpc_peer);
-  guard_.emplace(FrameBounds(), now);
+  guard_.emplace(FrameBounds(), now, std::move(calls));
   over_by_ = absl::InfiniteFuture();
   has_more_ = true;
 }

@@ -44,7 +44,9 @@ class GuardedConnection {
   // The first exchange goes on. True once it is over: then one of the next two comes.
   bool Begin();
   // REQUIRES: the other end of the pair that `grpc` belongs to is gRPC's.
-  void ServeBy(OwnedFd grpc, std::string grpc_peer, absl::Time now);
+  // `calls`: FrameGuard's.
+  void ServeBy(OwnedFd grpc, std::string grpc_peer, std::shared_ptr<SharedBudget> calls,
+               absl::Time now);
   // The client's first call is answered with `why`, and then the connection ends.
   void RefuseBy(const absl::Status& why, absl::Time over_by);
 
