@@ -4,9 +4,8 @@
     torch.distributed.init_process_group("coordd")       # or "cpu:coordd,cuda:nccl"
 
 Everything that torch.distributed offers for host memory, so DistributedDataParallel, FSDP, DTensor and what is built on them; and for
-memory of GPUs, over NCCL, all but sparse tensors and receives from any source. Under
-coordrun its coordd is used; under torchrun, or any other launcher, rank 0 starts one. Errors are torch's DistBackendError with coordd's
-sentence, which names rank, host and cause.
+memory of GPUs, over NCCL, all but sparse tensors and receives from any source. Under coordrun its coordd is used; under torchrun, or
+any other launcher, rank 0 starts one. Errors are torch's DistBackendError with coordd's sentence, which names rank, host and cause.
 
 init_method="coordd://" has coordd keep what torch's stores keep, for groups of any backend; Store is what it gives.
 

@@ -16,13 +16,6 @@ profiling = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 _MANY_NAMES = 1024  # operations with names of their own that may be under way at a time
 
 
-def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a contiguous copy; of what is conjugated or negated when it is read, what it gives."""
-    if tensor.is_conj() or tensor.is_neg():
-        return tensor.resolve_conj().resolve_neg().contiguous()
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
 def write_back(own: torch.Tensor, tensor: torch.Tensor) -> None:
     """What dense() has made."""
     if own is not tensor:

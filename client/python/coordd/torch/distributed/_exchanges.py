@@ -5,7 +5,8 @@ from typing import List, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, misplaced, on_gpu, plain, require_one, write_back
+from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, require_one, write_back
+from coordd.torch.distributed._ops import dense
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

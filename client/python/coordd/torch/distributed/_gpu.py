@@ -11,9 +11,10 @@ import torch
 from coordd import _native
 from coordd.exceptions import CoorddError
 from coordd.torch._streams import place_on_device
+from coordd.torch._submit import size_bytes
 from coordd.torch.distributed._channel import Channel
 from coordd.torch.distributed._gpu_works import GpuMessage, GpuWork, await_device
-from coordd.torch.distributed._ops import Reduction, flat_real
+from coordd.torch.distributed._ops import Reduction, dense, flat_real
 
 _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
 # Calls that look alike share this many names, and wait for the one before of their name to be on the device. Few, since what repeats
@@ -23,18 +24,8 @@ _MOST_NAMES = 1024  # of calls that look alike; what has other sizes each time s
 _NO_BYTES: Dict[torch.device, torch.Tensor] = {}  # an address for what has none
 
 
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    return tensor.contiguous()
-
-
-def _size_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.data_ptr() < other.data_ptr() + _size_bytes(other) and other.data_ptr() < one.data_ptr() + _size_bytes(one)
+    return one.data_ptr() < other.data_ptr() + size_bytes(other) and other.data_ptr() < one.data_ptr() + size_bytes(one)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -46,7 +37,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return _contiguous(tensor).reshape(-1).view(torch.uint8)
+    return dense(tensor).reshape(-1).view(torch.uint8)
 
 
 class _UnderWay(NamedTuple):
@@ -184,7 +175,7 @@ class GpuCalls:
     def _reduce(self, call: _Call, tensor: torch.Tensor, reduction: Reduction) -> None:
         if not tensor.numel():
             return
-        own = call.keep(_contiguous(tensor))
+        own = call.keep(dense(tensor))
         self._reduce_dense(call, own, own, reduction, None)
         if own is not tensor:
             call.behind.append(lambda: tensor.copy_(own))
@@ -199,7 +190,7 @@ class GpuCalls:
         if reduction.factor is not None:
             tensor.mul_(reduction.factor)
         address, count, dtype = flat_real(tensor)
-        alike, size = (dtype, count, reduction.native), _size_bytes(tensor)
+        alike, size = (dtype, count, reduction.native), size_bytes(tensor)
         if root is None:
             call.add("coordd_allreduce_async", alike, address, target.data_ptr(), count, dtype, size, c_int32(reduction.native))
         else:
@@ -238,7 +229,7 @@ class GpuCalls:
             self._reduce_dense(call, own, own, reduction, None)
             call.behind.append(lambda: output.copy_(own.view(channel.size, *output.shape)[channel.rank]))
             return
-        out_of = _contiguous(input_)
+        out_of = dense(input_)
         if reduction.factor is not None:
             out_of = out_of * reduction.factor
         if channel.order is not None:
@@ -248,7 +239,7 @@ class GpuCalls:
         call.kept += [out_of, into]
         address, count, dtype = flat_real(into)
         call.add("coordd_reducescatter_async", (dtype, count, reduction.native), out_of.data_ptr(), address, count * channel.size, dtype,
-                 _size_bytes(into), c_int32(reduction.native))
+                 size_bytes(into), c_int32(reduction.native))
         if into is not output:
             call.behind.append(lambda: output.copy_(into))
 
@@ -281,7 +272,7 @@ class GpuCalls:
     def _broadcast(self, call: _Call, tensor: torch.Tensor, root: int) -> None:
         if not tensor.numel():
             return
-        own, count = call.keep(_contiguous(tensor)), _size_bytes(tensor)
+        own, count = call.keep(dense(tensor)), size_bytes(tensor)
         call.add("coordd_broadcast_async", (count, root), own.data_ptr(), own.data_ptr(), count, _BYTES, count,
                  c_int32(self.channel.job_rank(root)))
         if own is not tensor and self.channel.rank != root:
@@ -300,11 +291,11 @@ class GpuCalls:
     def gather(self, outputs: Sequence[torch.Tensor], input_: torch.Tensor, root: int, result: Any) -> GpuWork:
         """`outputs`: those of the root, one for each member."""
         with self._call("gather", [input_], outputs) as call:
-            own, size = call.keep(_contiguous(input_.detach())), _size_bytes(input_)
+            own, size = call.keep(dense(input_.detach())), size_bytes(input_)
             if size:
                 everyone = own.new_empty((self.channel.size if outputs else 1, *input_.shape))
                 call.keep(everyone)
-                call.add("coordd_gather_async", (size, root), own.data_ptr(), everyone.data_ptr(), size, _BYTES, _size_bytes(everyone),
+                call.add("coordd_gather_async", (size, root), own.data_ptr(), everyone.data_ptr(), size, _BYTES, size_bytes(everyone),
                          c_int32(self.channel.job_rank(root)))
                 for rank, output in enumerate(outputs):
                     call.behind.append(self._copied(output.detach(), everyone[self.channel.coordd_rank(rank)]))
@@ -319,12 +310,12 @@ class GpuCalls:
             return call.work(result)
 
     def _gather(self, call: _Call, output: torch.Tensor, input_: torch.Tensor) -> None:
-        own, order, size = _contiguous(input_), self.channel.order, _size_bytes(input_)
+        own, order, size = dense(input_), self.channel.order, size_bytes(input_)
         if _overlap(own, output):
             own = own.clone()
         into = output if order is None and output.is_contiguous() else torch.empty_like(output, memory_format=torch.contiguous_format)
         call.kept += [own, into]
-        call.add("coordd_allgather_async", (size,), own.data_ptr(), into.data_ptr(), size, _BYTES, _size_bytes(into))
+        call.add("coordd_allgather_async", (size,), own.data_ptr(), into.data_ptr(), size, _BYTES, size_bytes(into))
         if into is not output:
             call.behind.append(lambda: output.copy_(self._in_order(into)))
 
@@ -340,7 +331,7 @@ class GpuCalls:
         with self._call("all_gather", inputs, *lists) as call:
             for outputs, input_ in zip(lists, inputs):
                 members = self.channel.order or range(self.channel.size)
-                sizes = [_size_bytes(outputs[one]) for one in members]
+                sizes = [size_bytes(outputs[one]) for one in members]
                 own = call.keep(_bytes_of(input_.detach()))
                 into = call.keep(torch.empty(sum(sizes), dtype=torch.uint8, device=input_.device))
                 if sum(sizes):
@@ -362,8 +353,8 @@ class GpuCalls:
         """A tensor for each member, of any size, which are parts of one or not."""
         with self._call("all_to_all", outputs, inputs) as call:
             members = self.channel.order or range(self.channel.size)
-            sent = [_size_bytes(inputs[one]) for one in members]
-            received = [_size_bytes(outputs[one]) for one in members]
+            sent = [size_bytes(inputs[one]) for one in members]
+            received = [size_bytes(outputs[one]) for one in members]
             out_of = call.keep(torch.cat([_bytes_of(inputs[one].detach()) for one in members]))
             into = call.keep(torch.empty(sum(received), dtype=torch.uint8, device=out_of.device))
             call.add("coordd_alltoall_async", (), _address(out_of), _address(into), out_of.numel(), _BYTES, into.numel(),
@@ -374,14 +365,14 @@ class GpuCalls:
 
     def exchange(self, output: torch.Tensor, input_: torch.Tensor, sent: Sequence[int], received: Sequence[int], result: Any) -> GpuWork:
         """So many rows of a tensor to and from each member."""
-        dense = self.channel.order is None and output.is_contiguous() and not _overlap(output, input_)
-        if not dense:
+        in_place = self.channel.order is None and output.is_contiguous() and not _overlap(output, input_)
+        if not in_place:
             parts = [one.detach() for one in output.split(list(received))] if output.dim() else [output]
             return self.alltoall(parts, list(input_.split(list(sent))) if input_.dim() else [input_], result)
         with self._call("all_to_all", [output], [input_]) as call:
-            own = call.keep(_contiguous(input_.detach()))
-            row = _size_bytes(own) // max(own.size(0), 1)
-            call.add("coordd_alltoall_async", (), _address(own), _address(output), _size_bytes(own), _BYTES, _size_bytes(output),
+            own = call.keep(dense(input_.detach()))
+            row = size_bytes(own) // max(own.size(0), 1)
+            call.add("coordd_alltoall_async", (), _address(own), _address(output), size_bytes(own), _BYTES, size_bytes(output),
                      (c_int64 * self.channel.size)(*[rows * row for rows in sent]), c_size_t(self.channel.size))
             return call.work(result)
 
@@ -389,7 +380,7 @@ class GpuCalls:
 
     def send(self, name: str, tensor: torch.Tensor, destination: int, result: Any) -> GpuMessage:
         self._follow([tensor])
-        return self._message("coordd_send_async", name, _contiguous(tensor.detach()), destination, result, [], -1)
+        return self._message("coordd_send_async", name, dense(tensor.detach()), destination, result, [], -1)
 
     def receive(self, name: str, tensor: torch.Tensor, source: int, result: Any) -> GpuMessage:
         self._follow([tensor])
@@ -400,7 +391,7 @@ class GpuCalls:
     def _message(self, function: str, name: str, own: torch.Tensor, peer: int, result: Any, behind: List[Callable[[], Any]],
                  source: int) -> GpuMessage:
         channel = self.channel
-        prepared = _native.Prepared(channel.name_between(name), [_size_bytes(own)], _BYTES)
+        prepared = _native.Prepared(channel.name_between(name), [size_bytes(own)], _BYTES)
         prepared.words[_native.INPUT_WORD] = prepared.words[_native.OUTPUT_WORD] = _address(own)
         place_on_device(prepared.structure, own)
         pointer = channel.submit(function, prepared, 0, c_int32(channel.job_rank(peer)))

@@ -52,6 +52,13 @@ def check_reducible(tensor: torch.Tensor, reduction: Reduction) -> None:
         raise RuntimeError(f"Cannot use {reduction.op} with tensors of {tensor.dtype}: expected integers or bool")
 
 
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy; of what is conjugated or negated when it is read, what it gives."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg().contiguous()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
 def flat_real(tensor: torch.Tensor) -> Tuple[int, int, int]:
     """(address, elements, coordd_dtype_t) of a dense tensor; complex numbers count as two."""
     if tensor.is_complex():

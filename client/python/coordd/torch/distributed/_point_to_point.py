@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from coordd import _native
-from coordd.torch.distributed._calls import Calls, dense, on_gpu, profiling, require_one, write_back
+from coordd.torch.distributed._calls import Calls, on_gpu, profiling, require_one, write_back
+from coordd.torch.distributed._ops import dense
 from coordd.torch.distributed._works import Named, Several, Work
 
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 20e-6, 1e-3

@@ -5,8 +5,8 @@ from typing import Any, List
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, misplaced, on_gpu, plain, profiling, require_one, write_back
-from coordd.torch.distributed._ops import Reduction, check_reducible, flat_real, reduction_of
+from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, profiling, require_one, write_back
+from coordd.torch.distributed._ops import Reduction, check_reducible, dense, flat_real, reduction_of
 
 _SMALL_BYTES = 64 * 1024  # what is copied into one buffer rather than reduced in several calls
 _SUM = reduction_of(torch.distributed.ReduceOp.SUM)
