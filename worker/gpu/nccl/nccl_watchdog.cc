@@ -411,7 +411,8 @@ void NcclWatchdog::Shared::Flush(std::list<Retiring>* flushing) {
     bool over = false;
     if (it->deadline == absl::InfiniteFuture()) {
       it->deadline = clock.Now() + options.flush_limit;
-      over = !it->communicator->Finalize().ok();
+      // What is still being connected NCCL refuses to flush; it has nothing to flush, either.
+      over = !it->communicator->Connected() || !it->communicator->Finalize().ok();
     }
     const absl::StatusOr<bool> pending = over ? true : it->communicator->Pending();
     if (pending.ok() && !*pending) {
