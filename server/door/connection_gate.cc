@@ -96,6 +96,8 @@ const char* RefusalName(Refusal why) {
       return "endless";
     case Refusal::kFrames:
       return "frames";
+    case Refusal::kGrpc:
+      return "grpc";
   }
   return "";
 }

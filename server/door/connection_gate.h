@@ -37,8 +37,9 @@ enum class Refusal {
   kUnfinished,  // begun, and one of too many of which nothing more came
   kEndless,     // let in before, and ended: its messages or calls fill the memory and do not end
   kFrames,      // let in before, and ended: it has sent frames that no honest client sends
+  kGrpc,        // let in before, and ended by gRPC, for what it sent or did not
 };
-inline constexpr int kRefusals = 11;
+inline constexpr int kRefusals = 12;
 const char* RefusalName(Refusal why);  // "silent", "full", ...
 
 struct ConnectionGateOptions {

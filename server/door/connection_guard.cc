@@ -105,6 +105,7 @@ absl::Status ConnectionGuard::Start(Calls calls, absl::Status full) {
 }
 
 void ConnectionGuard::StopLettingIn() {
+  stopping_.store(true, std::memory_order_relaxed);
   for (const auto& thread : beginning_) thread->Stop(absl::ZeroDuration());
 }
 
@@ -176,6 +177,11 @@ void ConnectionGuard::Ended(const GuardedConnection& connection) {
     Refused(Refusal::kFrames,
             absl::StrCat("a connection of ", WhoIs(connection), " was closed: it has sent ",
                          connection.violation().message()));
+  }
+  const std::string reason = connection.GrpcsReason();
+  if (!reason.empty() && !stopping_.load(std::memory_order_relaxed)) {
+    Refused(Refusal::kGrpc, absl::StrCat("a connection of ", WhoIs(connection),
+                                         " was closed by gRPC, which gives ", reason));
   }
   if (connection.serves() || connection.refuses() || connection.stream().failure().empty()) return;
   Refused(Refusal::kHandshake,

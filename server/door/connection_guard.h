@@ -2,6 +2,7 @@
 // what no honest client would. (io)
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -73,6 +74,7 @@ class ConnectionGuard {
   Calls calls_;
   absl::Status full_;
   // Thread-safe by itself.
+  std::atomic<bool> stopping_ = false;
   SharedBudgets budgets_;
   // In this order: who has begun goes from those to these.
   std::vector<std::unique_ptr<GuardThread>> serving_, beginning_;

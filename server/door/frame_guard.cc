@@ -12,17 +12,6 @@ namespace {
 
 constexpr absl::string_view kClientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// RFC 9113, 6.
-enum class ClientFrame : uint8_t {
-  kData = 0,
-  kHeaders = 1,
-  kPriority = 2,
-  kResetStream = 3,
-  kSettings = 4,
-  kPing = 6,
-  kWindowUpdate = 8,
-  kContinuation = 9,
-};
 constexpr uint8_t kEndsStream = 1, kEndsHeaders = 4;
 
 // gRPC's head of a message: in fewer bytes there is nothing whole.
@@ -44,12 +33,6 @@ constexpr KindName kNames[] = {
     {FrameKind::kUnknown, "frames that mean nothing here"},
 };
 
-uint32_t Number(const char* bytes, size_t size) {
-  uint32_t number = 0;
-  for (size_t i = 0; i < size; ++i) number = number << 8 | static_cast<uint8_t>(bytes[i]);
-  return number;
-}
-
 }  // namespace
 
 FrameGuard::FrameGuard(const FrameBounds& bounds, absl::Time now,
@@ -67,7 +50,7 @@ absl::Status FrameGuard::Take(absl::string_view bytes, absl::Time now) {
       bytes.remove_prefix(skip);
       continue;
     }
-    const size_t whole = greeted_ ? kHeadBytes : kPrefaceBytes;
+    const size_t whole = greeted_ ? kFrameHeadBytes : kPrefaceBytes;
     const size_t taken = std::min(whole - head_size_, bytes.size());
     std::memcpy(head_.data() + head_size_, bytes.data(), taken);
     head_size_ += taken;
@@ -80,48 +63,47 @@ absl::Status FrameGuard::Take(absl::string_view bytes, absl::Time now) {
       greeted_ = true;
       continue;
     }
-    const Frame frame = {.size = Number(&head_[0], 3),
-                         .type = static_cast<uint8_t>(head_[3]),
-                         .flags = static_cast<uint8_t>(head_[4]),
-                         .stream = Number(&head_[5], 4) & 0x7fffffffu};
+    const FrameHead frame = FrameHeadAt(head_.data());
     COORDD_RETURN_IF_ERROR(TakeFrame(frame, now));
     skipping_ = frame.size;
   }
   return absl::OkStatus();
 }
 
-absl::Status FrameGuard::TakeFrame(const Frame& frame, absl::Time now) {
+absl::Status FrameGuard::TakeFrame(const FrameHead& frame, absl::Time now) {
   if (frame.size > bounds_.frame_bytes)
     return absl::InvalidArgumentError(absl::StrCat(
         "a frame of ", frame.size, " bytes, where at most ", bounds_.frame_bytes, " are taken"));
-  const auto type = static_cast<ClientFrame>(frame.type);
-  if (!has_settings_ && type != ClientFrame::kSettings)
+  if (!has_settings_ && frame.type != FrameType::kSettings)
     return absl::InvalidArgumentError("another frame before its settings");
-  if (type == ClientFrame::kContinuation) return TakeContinuation(frame);
+  if (frame.type == FrameType::kContinuation) return TakeContinuation(frame);
   if (block_stream_ != 0)
     return absl::InvalidArgumentError("another frame within a block of headers");
-  switch (type) {
-    case ClientFrame::kData:
+  switch (frame.type) {
+    case FrameType::kData:
       return TakeData(frame, now);
-    case ClientFrame::kHeaders:
+    case FrameType::kHeaders:
       return TakeHeaders(frame, now);
-    case ClientFrame::kPriority:
+    case FrameType::kPriority:
       return Spend(FrameKind::kPriority, 1, now);
-    case ClientFrame::kResetStream:
+    case FrameType::kResetStream:
       return Spend(FrameKind::kCallWithoutMessage, 1, now);
-    case ClientFrame::kSettings:
+    case FrameType::kSettings:
       has_settings_ = true;
       return Spend(FrameKind::kSettings, 1 + static_cast<double>(frame.size) / kSettingsBytes, now);
-    case ClientFrame::kPing:
+    case FrameType::kPing:
       return Spend(FrameKind::kPing, 1, now);
-    case ClientFrame::kWindowUpdate:
+    case FrameType::kWindowUpdate:
       return Spend(FrameKind::kWindowUpdate, 1, now);
+    case FrameType::kGoaway:
+      said_goodbye_ = true;
+      return Spend(FrameKind::kUnknown, 1, now);
     default:
       return Spend(FrameKind::kUnknown, 1, now);
   }
 }
 
-absl::Status FrameGuard::TakeHeaders(const Frame& frame, absl::Time now) {
+absl::Status FrameGuard::TakeHeaders(const FrameHead& frame, absl::Time now) {
   if (frame.stream == 0) return absl::InvalidArgumentError("headers of no call");
   block_bytes_ = frame.size;
   block_frames_ = 1;
@@ -133,7 +115,7 @@ absl::Status FrameGuard::TakeHeaders(const Frame& frame, absl::Time now) {
   return HeadersWithinBounds();
 }
 
-absl::Status FrameGuard::TakeContinuation(const Frame& frame) {
+absl::Status FrameGuard::TakeContinuation(const FrameHead& frame) {
   if (block_stream_ == 0 || frame.stream != block_stream_)
     return absl::InvalidArgumentError("a CONTINUATION of no block of headers");
   block_bytes_ += frame.size;
@@ -152,7 +134,7 @@ absl::Status FrameGuard::HeadersWithinBounds() const {
   return absl::OkStatus();
 }
 
-absl::Status FrameGuard::TakeData(const Frame& frame, absl::Time now) {
+absl::Status FrameGuard::TakeData(const FrameHead& frame, absl::Time now) {
   const bool ends = (frame.flags & kEndsStream) != 0 && unended_ > 0;
   if (ends) --unended_;
   if (ends || frame.size >= kMessageHead) return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/door/http2_frame.h"
 #include "server/door/shared_budget.h"
 
 namespace coordd {
@@ -67,20 +68,14 @@ class FrameGuard {
   absl::Status Take(absl::string_view bytes, absl::Time now);
   // That so many bytes were sent to the client.
   void Answered(size_t bytes) { answered_ += bytes; }
+  // The client has said that it will begin no more calls, and may be waiting for the end.
+  bool said_goodbye() const { return said_goodbye_; }
 
  private:
-  static constexpr size_t kHeadBytes = 9, kPrefaceBytes = 24;
-  struct Frame {
-    size_t size = 0;
-    uint8_t type = 0;
-    uint8_t flags = 0;
-    uint32_t stream = 0;
-  };
-
-  absl::Status TakeFrame(const Frame& frame, absl::Time now);
-  absl::Status TakeHeaders(const Frame& frame, absl::Time now);
-  absl::Status TakeContinuation(const Frame& frame);
-  absl::Status TakeData(const Frame& frame, absl::Time now);
+  absl::Status TakeFrame(const FrameHead& frame, absl::Time now);
+  absl::Status TakeHeaders(const FrameHead& frame, absl::Time now);
+  absl::Status TakeContinuation(const FrameHead& frame);
+  absl::Status TakeData(const FrameHead& frame, absl::Time now);
   absl::Status HeadersWithinBounds() const;
   absl::Status Spend(FrameKind kind, double tokens, absl::Time now);
 
@@ -100,7 +95,7 @@ class FrameGuard {
       {};  // of what is being received: the preface, then a frame
   size_t head_size_ = 0;
   size_t skipping_ = 0;  // bytes of the frame's payload that are still to come
-  bool greeted_ = false, has_settings_ = false;
+  bool greeted_ = false, has_settings_ = false, said_goodbye_ = false;
   uint32_t block_stream_ = 0;  // whose header block is not whole; 0: none
   size_t block_bytes_ = 0, block_frames_ = 0;
   uint64_t unended_ = 0;  // calls whose client has not said its end yet

@@ -52,7 +52,7 @@ void GuardedConnection::ServeBy(OwnedFd grpc, std::string grpc_peer,
                                 std::shared_ptr<SharedBudget> calls, absl::Time now) {
   grpc_ = std::move(grpc);
   grpc_peer_ = std::move(grpc_peer);
-  guard_.emplace(FrameBounds(), now, std::move(calls));
+  talk_.emplace(Talk{.client = FrameGuard(FrameBounds(), now, std::move(calls))});
   over_by_ = absl::InfiniteFuture();
   has_more_ = true;
 }
@@ -65,10 +65,10 @@ void GuardedConnection::RefuseBy(const absl::Status& why, absl::Time over_by) {
 
 GuardedConnection::Interest GuardedConnection::interest() const {
   Interest interest;
-  const bool begins = !guard_.has_value() && !refusal_.has_value();
+  const bool begins = !talk_.has_value() && !refusal_.has_value();
   if (begins || (to_grpc_.empty() && !client_ended_)) interest.client |= EPOLLIN;
   if (wants_write_ || !to_client_.empty()) interest.client |= EPOLLOUT;
-  if (!guard_.has_value()) return interest;
+  if (!talk_.has_value()) return interest;
   if (to_client_.empty() && !grpc_ended_) interest.grpc |= EPOLLIN;
   // A client that reads nothing is not kept for that.
   if (!to_client_.empty() && !grpc_gone_) interest.grpc |= EPOLLRDHUP;
@@ -86,7 +86,7 @@ void GuardedConnection::Move(const Ready& ready, Piece& piece, absl::Time now) {
   if (ready.grpc_gone && !std::exchange(grpc_gone_, true)) EndsBy(now + kEndsWithin);
   if (!ended_) Flush();
   if (!ended_ && from_client) FromClient(piece, now);
-  if (!ended_ && from_grpc && guard_.has_value()) FromGrpc(piece, now);
+  if (!ended_ && from_grpc && talk_.has_value()) FromGrpc(piece, now);
   if (!ended_) EndWhatIsSaid(now);
 }
 
@@ -123,7 +123,7 @@ void GuardedConnection::TakeFromClient(absl::string_view bytes, absl::Time now) 
     if (!refusal_->done()) ToClient(refusal_->Take(bytes));
     return;
   }
-  violation_ = guard_->Take(bytes, now);
+  violation_ = talk_->client.Take(bytes, now);
   if (!violation_.ok()) {
     ended_ = true;
     return;
@@ -152,13 +152,24 @@ void GuardedConnection::FromGrpc(Piece& piece, absl::Time now) {
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
       grpc_gone_ = grpc_ended_ = true;
+      talk_->grpc_ended_first = !client_ended_;
       EndsBy(now + kEndsWithin);
       return;
     }
-    guard_->Answered(static_cast<size_t>(got));
-    ToClient({piece.data(), static_cast<size_t>(got)});
+    const absl::string_view said(piece.data(), static_cast<size_t>(got));
+    talk_->client.Answered(said.size());
+    talk_->grpc.Take(said);
+    ToClient(said);
     if (static_cast<size_t>(got) < piece.size()) return;
   }
+}
+
+std::string GuardedConnection::GrpcsReason() const {
+  if (!talk_.has_value() || !talk_->grpc_ended_first) return "";
+  if (!talk_->grpc.complaint().empty()) return talk_->grpc.complaint();
+  // A client that has said goodbye waits for just that.
+  const bool as_agreed = talk_->grpc.said() || talk_->client.said_goodbye();
+  return as_agreed ? "" : "no reason: no HTTP/2 that it takes, or no answer to its pings";
 }
 
 void GuardedConnection::ToClient(absl::string_view bytes) {
@@ -181,13 +192,13 @@ void GuardedConnection::ToClient(absl::string_view bytes) {
 }
 
 void GuardedConnection::EndWhatIsSaid(absl::Time now) {
-  if (client_ended_ && to_grpc_.empty() && guard_.has_value() &&
+  if (client_ended_ && to_grpc_.empty() && talk_.has_value() &&
       over_by_ == absl::InfiniteFuture()) {
     shutdown(grpc_.get(), SHUT_WR);
     EndsBy(now + kEndsWithin);
   }
   const bool said = to_client_.empty() && (grpc_ended_ || client_ended_);
-  if (!said || (!grpc_ended_ && guard_.has_value())) return;
+  if (!said || (!grpc_ended_ && talk_.has_value())) return;
   stream_->End();
   ended_ = true;
 }

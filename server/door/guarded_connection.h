@@ -15,6 +15,7 @@
 #include "common/base/owned_fd.h"
 #include "common/grpc/tls_stream.h"
 #include "common/net/client_stream.h"
+#include "server/door/closing_word.h"
 #include "server/door/frame_guard.h"
 #include "server/door/http2_refusal.h"
 
@@ -66,12 +67,15 @@ class GuardedConnection {
   void GiveUp() { ended_ = true; }
 
   bool ended() const { return ended_; }
-  bool serves() const { return guard_.has_value(); }
+  bool serves() const { return talk_.has_value(); }
   bool refuses() const { return refusal_.has_value(); }
   bool is_to_refuse() const { return to_refuse_; }
   void set_to_refuse() { to_refuse_ = true; }
   // Not OK: it was ended for what the client has sent.
   const absl::Status& violation() const { return violation_; }
+  // Why gRPC has closed it before the client did: its complaint, or that it gave none. Empty: it
+  // has not, or that is its own end.
+  std::string GrpcsReason() const;
 
   int client_fd() const { return client_.get(); }
   int grpc_fd() const { return grpc_.get(); }
@@ -82,6 +86,12 @@ class GuardedConnection {
   const ClientStream& stream() const { return *stream_; }
 
  private:
+  // What is looked at of what is said.
+  struct Talk {
+    FrameGuard client;
+    ClosingWord grpc = {};
+    bool grpc_ended_first = false;
+  };
   // What one side has said and the other has not taken yet.
   struct Rest {
     std::string bytes;
@@ -111,8 +121,8 @@ class GuardedConnection {
   OwnedFd grpc_;
   std::string grpc_peer_;
   std::unique_ptr<ClientStream> stream_;
-  TlsStream* const tls_;  // stream_, where it is one
-  std::optional<FrameGuard> guard_;
+  TlsStream* const tls_;      // stream_, where it is one
+  std::optional<Talk> talk_;  // once it is served
   std::optional<Http2Refusal> refusal_;
   Rest to_grpc_, to_client_;
   absl::Time over_by_;

@@ -4,16 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/door/http2_frame.h"
 
 namespace coordd {
 namespace {
 
-constexpr size_t kPrefaceBytes = 24;
-constexpr size_t kFrameHeadBytes = 9;
 // Settings, a window and the headers of one call are some hundred bytes.
 constexpr size_t kMaxBytes = 64 << 10;
 
-enum FrameType : char { kHeaders = 1, kResetStream = 3, kSettings = 4, kGoAway = 7 };
 constexpr char kAck = 1, kEndStream = 1, kEndHeaders = 4;
 
 std::string BigEndian(uint32_t value, int bytes) {
@@ -25,7 +23,7 @@ std::string BigEndian(uint32_t value, int bytes) {
 
 std::string Frame(FrameType type, char flags, absl::string_view stream, absl::string_view payload) {
   return absl::StrCat(BigEndian(static_cast<uint32_t>(payload.size()), 3),
-                      std::string({type, flags}), stream, payload);
+                      std::string({static_cast<char>(type), flags}), stream, payload);
 }
 
 // RFC 7541, 5.1 and 5.2: a text as it is, its length in 7 bits or more.
@@ -71,7 +69,7 @@ std::string Http2Refusal::Take(absl::string_view bytes) {
     absl::StrAppend(&head_, bytes.substr(0, wanted));
     bytes.remove_prefix(std::min(wanted, bytes.size()));
     if (head_.size() < (greeted_ ? kFrameHeadBytes : kPrefaceBytes)) break;
-    out += greeted_ ? Answer(head_) : Frame(kSettings, 0, BigEndian(0, 4), "");
+    out += greeted_ ? Answer(head_) : Frame(FrameType::kSettings, 0, BigEndian(0, 4), "");
     greeted_ = true;
     head_.clear();
   }
@@ -79,17 +77,18 @@ std::string Http2Refusal::Take(absl::string_view bytes) {
 }
 
 std::string Http2Refusal::Answer(absl::string_view head) {
-  const auto byte = [&head](size_t at) { return static_cast<unsigned char>(head[at]); };
-  skipping_ = size_t{byte(0)} << 16 | size_t{byte(1)} << 8 | byte(2);
-  if (head[3] == kSettings && (head[4] & kAck) == 0)
-    return Frame(kSettings, kAck, BigEndian(0, 4), "");
-  if (head[3] != kHeaders) return "";
+  const FrameHead frame = FrameHeadAt(head.data());
+  skipping_ = frame.size;
+  if (frame.type == FrameType::kSettings && (frame.flags & kAck) == 0)
+    return Frame(FrameType::kSettings, kAck, BigEndian(0, 4), "");
+  if (frame.type != FrameType::kHeaders) return "";
   const absl::string_view stream = head.substr(5, 4);
   done_ = true;
   // The reset, without an error: the client need not say the rest of its call.
-  return absl::StrCat(Frame(kHeaders, kEndHeaders | kEndStream, stream, StatusBlock(why_)),
-                      Frame(kResetStream, 0, stream, BigEndian(0, 4)),
-                      Frame(kGoAway, 0, BigEndian(0, 4), absl::StrCat(stream, BigEndian(0, 4))));
+  return absl::StrCat(
+      Frame(FrameType::kHeaders, kEndHeaders | kEndStream, stream, StatusBlock(why_)),
+      Frame(FrameType::kResetStream, 0, stream, BigEndian(0, 4)),
+      Frame(FrameType::kGoaway, 0, BigEndian(0, 4), absl::StrCat(stream, BigEndian(0, 4))));
 }
 
 std::string Http1Refusal(absl::string_view sentence) {

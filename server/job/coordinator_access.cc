@@ -34,20 +34,44 @@ std::string OwnerText(const Identity& identity) {
 
 absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const std::string& job,
                                        absl::string_view token) const {
-  JobClaim claim{.job = job};
   const auto it = jobs_.find(job);
-  claim.exists = it != jobs_.end();
-  if (claim.exists) claim.owner = it->second->owner();
-  // What needs no token says nothing of the one that is brought.
-  const bool asks = claim.exists && !token.empty() &&
-                    GrantOf(caller.identity.role, call) == Grant::kOwn &&
-                    !coordd::MayCall(caller.identity, call, claim).ok();
-  if (asks) {
-    COORDD_RETURN_IF_ERROR(wrong_tokens_.MayTry(caller, job, last_now_));
-    claim.knows_token = it->second->IsKnownBy(token);
-    if (!claim.knows_token) wrong_tokens_.Note(caller, job, last_now_);
-  }
+  if (it == jobs_.end())
+    return coordd::MayCall(caller.identity, call, {.job = job, .exists = false});
+  const bool counts = TokenMatters(caller, call, *it, token);
+  if (counts) COORDD_RETURN_IF_ERROR(wrong_tokens_.MayTry(caller, job, last_now_));
+  const JobClaim claim = ClaimOf(*it, counts ? token : "");
+  if (counts && !claim.knows_token) wrong_tokens_.Note(caller, job, last_now_);
   return coordd::MayCall(caller.identity, call, claim);
+}
+
+void CoordinatorState::ForAllJobs(
+    const Caller& caller, Call call, absl::string_view token,
+    absl::FunctionRef<void(const Jobs::value_type&, const absl::Status&)> visit) const {
+  const std::string all;  // as the name of a job
+  const absl::Status may_try = wrong_tokens_.MayTry(caller, all, last_now_);
+  bool is_right = false, is_wrong = false;
+  for (const auto& entry : jobs_) {
+    const bool counts = TokenMatters(caller, call, entry, token);
+    const JobClaim claim = ClaimOf(entry, counts && may_try.ok() ? token : "");
+    if (counts) (claim.knows_token ? is_right : is_wrong) = true;
+    visit(entry, counts && !may_try.ok() ? may_try : coordd::MayCall(caller.identity, call, claim));
+  }
+  if (may_try.ok() && is_wrong && !is_right) wrong_tokens_.Note(caller, all, last_now_);
+}
+
+JobClaim CoordinatorState::ClaimOf(const Jobs::value_type& entry, absl::string_view token) {
+  const auto& [name, job] = entry;
+  return {.job = name,
+          .exists = true,
+          .owner = job->owner(),
+          .knows_token = !token.empty() && job->IsKnownBy(token)};
+}
+
+// What needs no token says nothing of the one that is brought.
+bool CoordinatorState::TokenMatters(const Caller& caller, Call call, const Jobs::value_type& entry,
+                                    absl::string_view token) {
+  return !token.empty() && GrantOf(caller.identity.role, call) == Grant::kOwn &&
+         !coordd::MayCall(caller.identity, call, ClaimOf(entry, "")).ok();
 }
 
 absl::Status CoordinatorState::MayTryToken(const std::shared_ptr<const Caller>& caller,
@@ -66,14 +90,20 @@ absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetSta
   state->set_epoch(ToInt(epoch_));
   const std::string& wanted = request.job();
   absl::Status refused;
-  bool is_known = wanted.empty();
-  for (const auto& [name, job] : jobs_) {
-    // A name that begins like one's own may be another's all the same: each is asked for.
-    if (!wanted.empty() && !IsOrIsGroupOf(name, wanted)) continue;
-    is_known = true;
-    const absl::Status allowed = MayCall(caller, Call::kGetState, name, request.token());
+  const auto describe = [&](const Jobs::value_type& entry, const absl::Status& allowed) {
     if (refused.ok()) refused = allowed;
-    if (allowed.ok()) job->Describe(now, state->add_jobs());
+    if (allowed.ok()) entry.second->Describe(now, state->add_jobs());
+  };
+  if (wanted.empty()) {
+    ForAllJobs(caller, Call::kGetState, request.token(), describe);
+    return state->jobs().empty() ? refused : absl::OkStatus();
+  }
+  bool is_known = false;
+  for (const auto& entry : jobs_) {
+    // A name that begins like one's own may be another's all the same: each is asked for.
+    if (!IsOrIsGroupOf(entry.first, wanted)) continue;
+    is_known = true;
+    describe(entry, MayCall(caller, Call::kGetState, entry.first, request.token()));
   }
   if (!is_known) return MayCall(caller, Call::kGetState, wanted, request.token());
   return state->jobs().empty() ? refused : absl::OkStatus();
@@ -82,12 +112,9 @@ absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetSta
 // By its name, or the only one that the caller may do it to.
 absl::StatusOr<JobState*> CoordinatorState::JobMeant(const DismissCall& in) const {
   const std::string& name = in.request.job();
-  const auto may = [&](const std::string& job) {
-    return in.caller == nullptr ? absl::OkStatus()
-                                : MayCall(*in.caller, Call::kDismiss, job, in.request.token());
-  };
   if (!name.empty()) {
-    COORDD_RETURN_IF_ERROR(may(name));
+    if (in.caller != nullptr)
+      COORDD_RETURN_IF_ERROR(MayCall(*in.caller, Call::kDismiss, name, in.request.token()));
     const auto job = jobs_.find(name);
     if (job != jobs_.end()) return job->second.get();
     return absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
@@ -96,13 +123,17 @@ absl::StatusOr<JobState*> CoordinatorState::JobMeant(const DismissCall& in) cons
   std::vector<std::string> running;
   JobState* found = nullptr;
   absl::Status refused;
-  for (const auto& [job_name, job] : jobs_) {
-    if (job->ended()) continue;
-    const absl::Status allowed = may(job_name);
+  const auto look = [&](const Jobs::value_type& entry, const absl::Status& allowed) {
+    if (entry.second->ended()) return;
     if (refused.ok()) refused = allowed;
-    if (!allowed.ok()) continue;
-    found = job.get();
-    running.push_back(job_name);
+    if (!allowed.ok()) return;
+    found = entry.second.get();
+    running.push_back(entry.first);
+  };
+  if (in.caller != nullptr) {
+    ForAllJobs(*in.caller, Call::kDismiss, in.request.token(), look);
+  } else {
+    for (const auto& entry : jobs_) look(entry, absl::OkStatus());
   }
   if (running.empty()) return refused.ok() ? absl::NotFoundError("no job is running") : refused;
   if (running.size() == 1) return found;

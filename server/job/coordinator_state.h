@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -66,6 +67,8 @@ class CoordinatorState {
                        absl::string_view token) const;
 
  private:
+  using Jobs = std::map<std::string, std::unique_ptr<JobState>>;
+
   void OnMessage(const SessionMessage& in, const Turn& turn);
   void OnShared(const SharedMessage& in, const Turn& turn);
   bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, const Turn& turn);
@@ -76,6 +79,14 @@ class CoordinatorState {
   absl::Status Admit(const SessionMessage& in, const Turn& turn);
   absl::Status AdmitTo(JobState& job, const SessionMessage& in, const Turn& turn);
   absl::Status MayOwnOneMore(const std::string& owner) const;
+  // What MayCall says of each job. `token` is one guess, and a wrong one if it is no job's; after
+  // too many of them it is UNAVAILABLE for the jobs that need it.
+  void ForAllJobs(
+      const Caller& caller, Call call, absl::string_view token,
+      absl::FunctionRef<void(const Jobs::value_type&, const absl::Status&)> visit) const;
+  static JobClaim ClaimOf(const Jobs::value_type& entry, absl::string_view token);
+  static bool TokenMatters(const Caller& caller, Call call, const Jobs::value_type& entry,
+                           absl::string_view token);
   // UNAVAILABLE: the caller has brought too many wrong tokens for this job.
   absl::Status MayTryToken(const std::shared_ptr<const Caller>& caller,
                            const std::string& job) const;
@@ -99,7 +110,7 @@ class CoordinatorState {
 
   // Makes room for one more job by forgetting the one that ended first. False: none has ended.
   bool ForgetOneEnded(Effects& effects);
-  void Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it, Effects& effects);
+  void Forget(Jobs::iterator it, Effects& effects);
   // Notices that this process itself was not running, before it blames the workers.
   void NoticeSleep(const Turn& turn);
   // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
@@ -109,7 +120,7 @@ class CoordinatorState {
   const ServerOptions options_;
   const Durability durability_;
   const Epoch epoch_;
-  std::map<std::string, std::unique_ptr<JobState>> jobs_;
+  Jobs jobs_;
   std::map<std::string, std::weak_ptr<ByteBudget>> budgets_;  // by owner
   size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
   absl::flat_hash_map<SessionId, std::string> job_of_session_;

@@ -22,7 +22,8 @@ absl::Status WrongTokens::MayTry(const Caller& caller, const std::string& job,
   const auto found = tries_.find(Key(caller, job));
   if (found == tries_.end() || found->second.next <= now) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat(found->second.wrong, " wrong tokens for job ", job,
+      absl::StrCat(found->second.wrong, " wrong tokens for ",
+                   job.empty() ? "all jobs" : absl::StrCat("job ", job),
                    " came from this host: the next one is looked at in ",
                    DurationText(std::max(found->second.next - now, absl::Milliseconds(1)))));
 }

@@ -13,9 +13,9 @@
 namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe. Counts for each caller (identity and host) and
-// job: who guesses at one job keeps neither others out of it nor himself out of another. After
-// kFree wrong ones he waits kFirst, twice as long after each further one, kLongest at most; a try
-// in that time says nothing of its token.
+// job ("": all of them, asked for at once): who guesses at one job keeps neither others out of it
+// nor himself out of another. After kFree wrong ones he waits kFirst, twice as long after each
+// further one, kLongest at most; a try in that time says nothing of its token.
 class WrongTokens {
  public:
   static constexpr int kFree = 128;  // a node's processes may all have an old one

@@ -3,13 +3,14 @@ notice."""
 
 import os
 import re
+import signal
 import struct
 import threading
 
 from tests.support import processes
 from tests.support.certificates import Certificates
 from tests.support.processes import PATIENCE_S, wait_for
-from tests.support.raw_http2 import (ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, Connection, call_headers,
+from tests.support.raw_http2 import (ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, SETTINGS, WINDOW_UPDATE, Connection, call_headers,
                                      frame, headers, number)
 
 PRIORITY, RST_STREAM, CONTINUATION, NOBODYS = 2, 3, 9, 0xfe
@@ -147,6 +148,36 @@ class Http2Test(processes.TestCase):
         stem = certificates.add("worker", "floods")
         coordd = self.coordd(*certificates.server_flags())
         self.assert_floods_end(coordd, r" \(worker/floods\)", certificates.context(stem), **certificates.variables("worker"))
+
+    def assert_grpc_ends(self, coordd, context, sent, reason):
+        client = Connection(coordd.listen, seconds=PATIENCE_S, context=context).greeted()
+        client.socket.sendall(sent)
+        line = rf"a connection of {re.escape('%s:%d' % client.name)} \(worker/floods\) was closed by gRPC, which gives {reason}"
+        self.assertTrue(wait_for(lambda: re.search(line, coordd.text())), (line, coordd.text()))
+        client.close()
+
+    def test_who_is_closed_by_grpc_itself_is_named_too(self):
+        certificates = Certificates(os.path.join(self.folder, "tls"))
+        stem = certificates.add("worker", "floods")
+        coordd = self.coordd(*certificates.server_flags())
+        # Fewer than the guard takes for a flood, and more than gRPC bears.
+        self.assert_grpc_ends(coordd, certificates.context(stem), frame(PING, 0, 0, bytes(8)) * 20, r"ENHANCE_YOUR_CALM \(too_many_pings\)")
+        # What HTTP/2 forbids, and gRPC closes without a word.
+        self.assert_grpc_ends(coordd, certificates.context(stem), frame(WINDOW_UPDATE, 0, 0, bytes(3)), "no reason")
+        self.assertEqual(coordd.metric("coordd_connections_refused_total", reason="grpc"), 2)
+
+    def test_nobody_is_named_who_goes_or_is_sent_away_in_order(self):
+        coordd = self.coordd()
+        workers = self.workers(coordd, 2)
+        Connection(coordd.listen, seconds=PATIENCE_S).greeted().close()
+        client = Connection(coordd.listen, seconds=PATIENCE_S).greeted()
+        client.socket.sendall(frame(GOAWAY, 0, 0, bytes(8)))
+        client.close()
+        workers[0].tell("leave")
+        workers[0].answer()
+        os.kill(coordd.pid, signal.SIGTERM)
+        self.assertEqual(coordd.wait(), 0)
+        self.assertNotIn("was closed by gRPC", coordd.text())
 
     def test_many_calls_in_one_connection_are_no_flood(self):
         coordd = self.coordd()

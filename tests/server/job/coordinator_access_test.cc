@@ -283,6 +283,26 @@ TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
     EXPECT_THAT(*Sees(alice_, "train", "old"), ElementsAre("train"));
 }
 
+TEST_F(CoordinatorAccessTest, ATokenOfOneJobIsNoGuessAtTheOthers) {
+  ASSERT_THAT(Join(alice_, "others", "a"), IsOk());
+  ASSERT_THAT(Join(alice_, "train", "t"), IsOk());
+  for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
+    EXPECT_THAT(*Sees(anybody_, "", "t"), ElementsAre("train"));
+  EXPECT_THAT(*Sees(anybody_, "others", "a"), ElementsAre("others"));
+}
+
+TEST_F(CoordinatorAccessTest, AWrongTokenForAllJobsIsOneGuess) {
+  ASSERT_THAT(Join(alice_, "one", "a"), IsOk());
+  ASSERT_THAT(Join(alice_, "two", "b"), IsOk());
+  ASSERT_THAT(Join(bob_, "own", "c"), IsOk());
+  for (int i = 0; i + 1 < WrongTokens::kFree; ++i)
+    EXPECT_THAT(*Sees(bob_, "", absl::StrCat("guess", i)), ElementsAre("own"));
+  EXPECT_THAT(*Sees(bob_, "", "a"), ElementsAre("one", "own"));
+  EXPECT_THAT(*Sees(bob_, "", "guess"), ElementsAre("own"));
+  EXPECT_THAT(*Sees(bob_, "", "a"), ElementsAre("own")) << "it is not looked at any more";
+  EXPECT_THAT(*Sees(bob_, "one", "a"), ElementsAre("one")) << "at this one he has not guessed";
+}
+
 TEST_F(CoordinatorAccessTest, OneOwnerLeavesATraceForAnother) {
   for (const char* job : {"one", "two", "three"}) ASSERT_THAT(Join(alice_, job, "a"), IsOk());
   ASSERT_THAT(Join(bob_, "four", "b"), IsOk());
