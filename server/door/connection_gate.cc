@@ -31,8 +31,10 @@ constexpr size_t kMaxWaiting = 1024, kMaxRefused = 256, kMaxUnfinished = 1024;
 // Fewer are no protection: two addresses that do nothing but come would always hold them all.
 constexpr size_t kMinWaiting = 4, kMinUnfinished = 3;
 // For files, HTTP, etcd, and what is opened in between: see BoundsFor.
-constexpr size_t kMinReserve = 25, kMaxReserve = 512;
-constexpr size_t kMaxHttp = 64;
+constexpr size_t kMinReserve = 25, kMaxReserve = 1024;
+// Clients that say little at a time, and come again, hold each place for a tenth of a second
+// (http_server): so many places let 5,000 a second pass, and a thousand of them delay nobody much.
+constexpr size_t kMaxHttp = 512;
 // Of the reserve, however small, for all else.
 constexpr size_t kNotHttp = 14;
 // Whom one newcomer can ask to be looked at.

@@ -1,13 +1,25 @@
 #include "server/service/certificate_watch.h"
 
+#include <utility>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
 #include "common/base/log.h"
 #include "common/base/thread.h"
+#include "common/base/watched_token.h"
 #include "server/metrics/server_metrics.h"
 
 namespace coordd {
+namespace {
+
+// `said`: what was said last, and is now.
+void SayOnce(std::string text, std::string& said) {
+  if (text != said) COORDD_LOG(kWarning, text);
+  said = std::move(text);
+}
+
+}  // namespace
 
 CertificateWatch::CertificateWatch(ServerCertificates& certificates, ServerMetrics& metrics,
                                    Clock& clock)
@@ -22,12 +34,18 @@ CertificateWatch::~CertificateWatch() {
   thread_.join();
 }
 
+void CertificateWatch::WatchAlso(std::shared_ptr<WatchedToken> token) {
+  MutexLock lock(&mu_);
+  token_ = std::move(token);
+}
+
 void CertificateWatch::Nudge() { wishes_.TryPush(Wish{}); }
 
 void CertificateWatch::Run() {
   while (!wishes_.Finished()) {
     const bool wanted = !wishes_.TakeAll(clock_.Now() + kLookEvery).empty();
     if (wanted || certificates_.FilesChanged()) Reload();
+    ReloadToken();
     WarnOfEnd(clock_.Now());
   }
 }
@@ -37,10 +55,9 @@ void CertificateWatch::Run() {
 void CertificateWatch::Reload() {
   const absl::StatusOr<bool> changed = certificates_.Reload();
   if (!changed.ok()) {
-    std::string text = absl::StrCat("coordd goes on with the certificates that it has: ",
-                                    changed.status().message());
-    if (text != said_) COORDD_LOG(kWarning, text);
-    said_ = std::move(text);
+    SayOnce(absl::StrCat("coordd goes on with the certificates that it has: ",
+                         changed.status().message()),
+            said_);
     return;
   }
   said_.clear();
@@ -50,6 +67,24 @@ void CertificateWatch::Reload() {
   COORDD_LOG(kInfo, "new certificates, which end ",
              absl::FormatTime("%Y-%m-%d", certificates_.end(), absl::UTCTimeZone()),
              ": they count for connections that are made from now on");
+}
+
+// Of a few bytes nobody need ask first whether they have changed.
+void CertificateWatch::ReloadToken() {
+  std::shared_ptr<WatchedToken> token;
+  {
+    MutexLock lock(&mu_);
+    token = token_;
+  }
+  if (token == nullptr) return;
+  const absl::StatusOr<bool> changed = token->Reload();
+  if (!changed.ok()) {
+    SayOnce(absl::StrCat("coordd goes on with the token that it has: ", changed.status().message()),
+            said_of_token_);
+    return;
+  }
+  said_of_token_.clear();
+  if (*changed) COORDD_LOG(kInfo, "HTTP has a new token, and the one before lets in no more");
 }
 
 void CertificateWatch::WarnOfEnd(absl::Time now) {

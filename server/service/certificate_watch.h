@@ -1,17 +1,21 @@
-// Reads coordd's certificates again when their files change, and tells in time when they end. (io)
+// Reads coordd's certificates and the token of its HTTP again when their files change, and tells in
+// time when certificates end. (io)
 #pragma once
 
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/time/time.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/grpc/server_certificates.h"
 
 namespace coordd {
 
 class ServerMetrics;
+class WatchedToken;
 
 // Thread-safe. Its thread is `certificates`, so that a slow disk holds up nobody.
 class CertificateWatch {
@@ -25,13 +29,16 @@ class CertificateWatch {
   CertificateWatch(ServerCertificates& certificates, ServerMetrics& metrics, Clock& clock);
   ~CertificateWatch();
 
-  // Reads them now, whether the files seem to have changed or not. Never blocks.
+  // The token of HTTP, too. Never blocks, as the next one.
+  void WatchAlso(std::shared_ptr<WatchedToken> token);
+  // Reads all of them now, whether the files seem to have changed or not.
   void Nudge();
 
  private:
   struct Wish {};
   void Run();
   void Reload();
+  void ReloadToken();
   void WarnOfEnd(absl::Time now);
 
   // Constant after construction.
@@ -42,8 +49,12 @@ class CertificateWatch {
   // Thread-safe by itself. One is enough: what is read then is what is there then.
   BoundedQueue<Wish> wishes_;
 
+  // Guarded by mu_.
+  Mutex mu_;
+  std::shared_ptr<WatchedToken> token_ ABSL_GUARDED_BY(mu_);  // null: there is none
+
   // Touched by the thread only.
-  std::string said_;  // of files that cannot be used; empty: they can
+  std::string said_, said_of_token_;  // of files that cannot be used; empty: they can
   absl::Time warn_after_ = absl::InfinitePast();
 
   std::thread thread_;

@@ -11,9 +11,9 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
-#include "common/base/token_file.h"
 #include "common/base/tsan_annotations.h"
 #include "common/base/version.h"
+#include "common/base/watched_token.h"
 #include "common/grpc/certs.h"
 #include "common/grpc/own_certificate.h"
 #include "common/grpc/server_certificates.h"
@@ -89,12 +89,13 @@ class GrpcCoordServer final : public CoordServer {
                                 .ports = std::nullopt,
                                 .connections_max = HttpConnectionsMax()};
       if (options_.HttpHasTls()) {
-        std::string token;
+        std::shared_ptr<WatchedToken> token;
         if (!options_.http_token_file.empty()) {
-          COORDD_ASSIGN_OR_RETURN(token,
-                                  ReadTokenFile("--http-token-file", options_.http_token_file));
+          COORDD_ASSIGN_OR_RETURN(
+              token, WatchedToken::Open("--http-token-file", options_.http_token_file));
+          certificate_watch_->WatchAlso(token);
         }
-        GuardHttp(*certificates_, token, http);
+        GuardHttp(*certificates_, std::move(token), http);
       }
       COORDD_ASSIGN_OR_RETURN(
           http_,

@@ -1,14 +1,15 @@
 #include "server/service/http_access.h"
 
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/identity.h"
-#include "common/base/secret.h"
 #include "common/base/status_macros.h"
+#include "common/base/watched_token.h"
 #include "common/grpc/server_certificates.h"
 #include "common/grpc/tls_stream.h"
 #include "server/model/access_rules.h"
@@ -29,11 +30,11 @@ absl::string_view BearerTokenOf(absl::string_view authorization) {
 }  // namespace
 
 absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
-                        const std::string& token) {
+                        const WatchedToken* token) {
   for (const absl::string_view path : kForEverybody)
     if (request.path == path) return absl::OkStatus();
   const absl::string_view brought = BearerTokenOf(request.authorization);
-  if (!token.empty() && SecretsEqual(brought, token)) return absl::OkStatus();
+  if (token != nullptr && token->Is(brought)) return absl::OkStatus();
   if (!brought.empty())
     return absl::UnauthenticatedError("this is not the token of --http-token-file");
   if (!stream.has_certificate())
@@ -49,13 +50,14 @@ absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
       absl::StrCat(ToString(who), " may not see all jobs: viewers and operators may"));
 }
 
-void GuardHttp(ServerCertificates& certificates, const std::string& token,
+void GuardHttp(ServerCertificates& certificates, std::shared_ptr<const WatchedToken> token,
                HttpServerOptions& options) {
   options.stream = [&certificates](int fd) -> std::unique_ptr<ClientStream> {
     return TlsStream::Over(fd, certificates.http_context().get(), /*wants_protocol=*/false);
   };
-  options.may_ask = [token](const ClientStream& stream, const HttpRequest& request) {
-    return MayAskHttp(static_cast<const TlsStream&>(stream), request, token);
+  options.may_ask = [token = std::move(token)](const ClientStream& stream,
+                                               const HttpRequest& request) {
+    return MayAskHttp(static_cast<const TlsStream&>(stream), request, token.get());
   };
 }
 

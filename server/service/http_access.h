@@ -2,7 +2,7 @@
 // certificate that lets see all jobs. (io)
 #pragma once
 
-#include <string>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "common/net/http_server.h"
@@ -11,15 +11,16 @@ namespace coordd {
 
 class ServerCertificates;
 class TlsStream;
+class WatchedToken;
 
 // Makes the server of `options` speak TLS and refuse everybody else; but /healthz and /readyz,
 // which say nothing of jobs, are everybody's, for probes of machines. `certificates` outlives that
-// server. `token`: what is sent as "Authorization: Bearer TOKEN"; empty: there is none.
-void GuardHttp(ServerCertificates& certificates, const std::string& token,
+// server. `token`: what is sent as "Authorization: Bearer TOKEN"; null: there is none.
+void GuardHttp(ServerCertificates& certificates, std::shared_ptr<const WatchedToken> token,
                HttpServerOptions& options);
 
 // UNAUTHENTICATED, PERMISSION_DENIED: in a sentence why not. `stream`: the client's.
 absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
-                        const std::string& token);
+                        const WatchedToken* token);
 
 }  // namespace coordd

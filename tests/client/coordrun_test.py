@@ -1,8 +1,11 @@
 """coordrun with shell scripts and with the digits example as workers."""
 
+import http.client
 import json
 import os
+import re
 import signal
+import ssl
 import sys
 import unittest
 
@@ -16,6 +19,10 @@ NOWHERE = ("--coordinator", "127.0.0.1:1")  # for workers that need no coordd
 
 def lines_of(text, rank):
     return [line[len(f"[{rank}] "):] for line in text.splitlines() if line.startswith(f"[{rank}] ")]
+
+
+def find(folder, name):
+    return next(os.path.join(at, name) for at, _, names in os.walk(folder) if name in names)
 
 
 class CoordrunCase(processes.TestCase):
@@ -308,6 +315,24 @@ class CoordinatorTest(CoordrunCase):
         self.assertEqual(status, 4, text)
         status, text = self.run_command(program("coordctl"), "jobs", "--json", environment=self.environment)
         self.assertEqual(json.loads(text)[0]["phase"], "ended")
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.wait(), 0)
+        self.assert_clean()
+
+    def test_a_page_beyond_loopback_speaks_tls_to_who_has_the_token(self):
+        token = os.path.join(self.folder, "http-token")
+        with open(token, "w", encoding="ascii") as out:
+            out.write("open-sesame")
+        os.chmod(token, 0o600)
+        run = self.started("--http", "0.0.0.0:0", "--http-token-file", token, "--keep", "--", "true")
+        self.assertTrue(wait_for(lambda: "stays up" in run.text()), run.text())
+        port = int(re.search(r"status page https://0.0.0.0:(\d+)/", run.text()).group(1))
+        authority = find(self.runtime, "ca.crt")
+        for brought, status in (("open-sesame", 200), ("sesame", 401)):
+            page = http.client.HTTPSConnection("127.0.0.1", port, context=ssl.create_default_context(cafile=authority))
+            page.request("GET", "/v1/jobs", headers={"Authorization": f"Bearer {brought}"})
+            self.assertEqual(page.getresponse().status, status)
+            page.close()
         run.signal(signal.SIGINT)
         self.assertEqual(run.wait(), 0)
         self.assert_clean()

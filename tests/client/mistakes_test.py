@@ -140,8 +140,14 @@ class WrongFlagTest(MistakesCase):
         text = self.assert_usage(*NOWHERE, "--", "true", says="COORDD_JOB_ID is 'a.x0ab': expected")
         self.assertEqual(text.count("\n"), 1, text)
 
-    def test_a_status_page_beyond_loopback_needs_a_word_of_coordruns(self):
-        self.assert_usage("--http", "0.0.0.0:0", "--", "true", says="expected 127.0.0.1:0, or --insecure-http besides")
+    def test_a_status_page_beyond_loopback_needs_tls_or_a_word_of_coordruns(self):
+        self.assert_usage("--http", "0.0.0.0:0", "--no-tls", "--", "true", says="expected no --no-tls, or 127.0.0.1:0, or --insecure-http besides")
+        token = os.path.join(self.folder, "http-token")
+        self.assert_usage("--http", "0.0.0.0:0", "--http-token-file", token, "--", "true", says="--http-token-file names .*http-token, which cannot be read")
+        with open(token, "w", encoding="ascii") as out:
+            out.write("open-sesame")
+        os.chmod(token, 0o600)
+        self.assert_usage("--http-token-file", token, "--", "true", says="a token would be read on its way")
         status, text = self.coordrun("--http", "0.0.0.0:0", "--insecure-http", "--", "true")
         self.assertEqual(status, 0, text)
 

@@ -3,13 +3,15 @@
 import http.client
 import json
 import os
+import re
+import signal
 import socket
 import ssl
 import unittest
 
 from tests.support import processes
 from tests.support.certificates import HAS_OPENSSL, Certificates
-from tests.support.processes import PATIENCE_S, program
+from tests.support.processes import PATIENCE_S, program, wait_for
 
 PATHS = ("/", "/metrics", "/v1/jobs", "/v1/events", "/v1/targets", "/nothing")
 
@@ -39,8 +41,8 @@ class HttpTest(processes.TestCase):
         connection.close()
         return answer.status, text
 
-    def token_file(self, token, mode=0o600):
-        path = os.path.join(self.folder, "http-token")
+    def token_file(self, token, mode=0o600, name="http-token"):
+        path = os.path.join(self.folder, name)
         with open(path, "w", encoding="ascii") as out:
             out.write(token + "\n")
         os.chmod(path, mode)
@@ -75,6 +77,19 @@ class HttpTest(processes.TestCase):
         status, text = self.ask(coordd, "/metrics", "operator", token="x")
         self.assertEqual(status, 401)
         self.assertIn("not the token", text)
+
+    def test_a_new_token_counts_at_a_signal_and_what_cannot_be_one_does_not(self):
+        path = self.token_file("old")
+        coordd = self.secure_coordd("--http-token-file", path)
+        os.replace(self.token_file("new", name="next"), path)
+        coordd.signal(signal.SIGHUP)
+        self.assertTrue(wait_for(lambda: self.ask(coordd, "/metrics", token="new")[0] == 200), coordd.text())
+        self.assertEqual(self.ask(coordd, "/metrics", token="old")[0], 401)
+        os.chmod(path, 0o644)
+        coordd.signal(signal.SIGHUP)
+        said = "goes on with the token that it has: --http-token-file names .* has mode 0644"
+        self.assertTrue(wait_for(lambda: re.search(said, coordd.text())), coordd.text())
+        self.assertEqual(self.ask(coordd, "/metrics", token="new")[0], 200)
 
     def test_without_a_token_file_no_token_lets_in(self):
         coordd = self.secure_coordd()

@@ -71,6 +71,7 @@ std::vector<std::string> CoordinatorCommand(const std::string& program, const Ru
     add("--tls-ca", tls.ca);
   }
   if (!options.port_range.empty()) add("--port-range", options.port_range);
+  if (!options.http_token_file.empty()) add("--http-token-file", options.http_token_file);
   if (options.insecure_http && !CoorddArgument(options, "--insecure-http"))
     command.emplace_back("--insecure-http");
   if (options.min_np > 0) {

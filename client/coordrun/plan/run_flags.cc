@@ -193,8 +193,12 @@ void AddCoordinator(CLI::App& app, RunOptions* options) {
   app.add_option("--http", options->http, "its status page and metrics, or off")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  app.add_flag("--insecure-http", options->insecure_http,
-               "--http may be beyond loopback: whoever reaches it reads what jobs there are");
+  app.add_option("--http-token-file", options->http_token_file,
+                 "what lets in at --http beyond loopback, which speaks TLS (Authorization: Bearer)")
+      ->type_name("FILE");
+  app.add_flag(
+      "--insecure-http", options->insecure_http,
+      "--http beyond loopback is without TLS: whoever reaches it reads what jobs there are");
   app.add_flag("!--no-tls", options->tls, "no TLS between workers and it; on loopback only");
   app.add_option("--coordd-arg", options->coordd_arguments,
                  "one more argument for it, e.g. --coordd-arg=--stall-abort=60 (may be repeated)")

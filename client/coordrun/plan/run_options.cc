@@ -8,6 +8,7 @@
 #include "client/coordrun/plan/launcher_kind.h"
 #include "common/base/stable_hash.h"
 #include "common/base/status_macros.h"
+#include "common/base/token_file.h"
 #include "common/base/utf8.h"
 #include "common/net/address.h"
 #include "common/protocol/protocol_bounds.h"
@@ -64,22 +65,39 @@ absl::Status CheckCoorddArguments(const RunOptions& options) {
   return absl::OkStatus();
 }
 
+bool IsHttpTrusted(const RunOptions& options) {
+  return options.insecure_http || CoorddArgument(options, "--insecure-http") ||
+         CoorddArgument(options, "--insecure");
+}
+
 // Before coordd refuses it.
 absl::Status CheckHttp(const RunOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckAddress("--http", options.http, true));
-  const bool trusted = options.insecure_http || CoorddArgument(options, "--insecure-http") ||
-                       CoorddArgument(options, "--insecure");
-  if (options.http == "off" || trusted || !options.coordinator.empty()) return absl::OkStatus();
+  if (options.http == "off" || !options.coordinator.empty()) return absl::OkStatus();
+  if (!options.http_token_file.empty()) {
+    COORDD_RETURN_IF_ERROR(CheckTokenFile("--http-token-file", options.http_token_file));
+    if (!options.HttpHasTls()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--http-token-file is for --http beyond loopback with TLS, and --http is ",
+                       options.http, ": a token would be read on its way"));
+    }
+  }
   const HostPort http = ParseHostPort(options.http).value_or(HostPort());
-  if (IsLoopback(http.host)) return absl::OkStatus();
+  if (IsLoopback(http.host) || options.HttpHasTls() || IsHttpTrusted(options))
+    return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "--http is ", options.http,
       ", where whoever reaches it reads the names, hosts and states of all jobs, without TLS or a "
-      "password: expected 127.0.0.1:",
+      "password: expected no --no-tls, or 127.0.0.1:",
       http.port, ", or --insecure-http besides, if the network itself is trusted"));
 }
 
 }  // namespace
+
+bool RunOptions::HttpHasTls() const {
+  if (http == "off" || !tls || IsHttpTrusted(*this)) return false;
+  return !IsLoopback(ParseHostPort(http).value_or(HostPort()).host);
+}
 
 absl::Status RunOptions::Validate() const {
   if (np < 1)

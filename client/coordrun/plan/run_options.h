@@ -64,7 +64,8 @@ struct RunOptions {
   std::string job;                   // empty: COORDD_JOB_ID with --coordinator, else ProgramName
   std::string listen;                // of the coordd that is started; empty: see ListenAddress
   std::string http = "127.0.0.1:0";  // its status page; "off"
-  bool insecure_http = false;        // may be beyond loopback
+  bool insecure_http = false;        // may be beyond loopback without TLS
+  std::string http_token_file;       // who has it may ask it beyond loopback; empty: none
   std::vector<std::string> coordd_arguments;
   bool tls = true;    // for the coordd that is started
   bool keep = false;  // it stays up when the workers have ended
@@ -90,6 +91,9 @@ struct RunOptions {
   // Workers of hosts that are gone have so long to leave at a commit, before SIGTERM.
   absl::Duration drain_grace = absl::Seconds(60);
 
+  // Whether the coordd that is started serves its pages over TLS, to who has a certificate or a
+  // token.
+  bool HttpHasTls() const;
   // INVALID_ARGUMENT: names the option, what was given and what is expected. How many workers there
   // are, and where, is PlanRun's part.
   absl::Status Validate() const;

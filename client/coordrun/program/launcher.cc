@@ -326,9 +326,11 @@ void Launcher::KeepCoordinator() {
   keeper_.Release();
   if (!options_.keep || !keeper_.is_own() || state_->interrupted()) return;
   const CoordinatorAddresses& addresses = keeper_.coordinator().process->addresses;
-  output_.Say(absl::StrCat("coordrun: coordd stays up at ", addresses.listen,
-                           addresses.http.empty() ? "" : ", status page http://", addresses.http,
-                           addresses.http.empty() ? "" : "/", "; end it with Ctrl-C"));
+  const char* scheme = options_.HttpHasTls() ? "https://" : "http://";
+  const std::string page =
+      addresses.http.empty() ? "" : absl::StrCat(", status page ", scheme, addresses.http, "/");
+  output_.Say(absl::StrCat("coordrun: coordd stays up at ", addresses.listen, page,
+                           "; end it with Ctrl-C"));
   while (!state_->interrupted() && !keeper_.has_ended()) Turn(absl::InfiniteFuture());
 }
 

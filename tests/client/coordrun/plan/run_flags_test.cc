@@ -227,8 +227,12 @@ TEST(RunFlags, RefusesAJobThatCoorddDoesNotTake) {
   EXPECT_EQ(Parsed({"--job", "a.B-1_", "true"}).job, "a.B-1_");
 }
 
-TEST(RunFlags, AStatusPageBeyondLoopbackNeedsAWord) {
-  ExpectRefused({"--http", "0.0.0.0:7", "true"}, "expected 127.0.0.1:7, or --insecure-http");
+TEST(RunFlags, AStatusPageBeyondLoopbackNeedsTlsOrAWord) {
+  ExpectRefused({"--http", "0.0.0.0:7", "--no-tls", "true"},
+                "expected no --no-tls, or 127.0.0.1:7, or --insecure-http");
+  EXPECT_TRUE(Parsed({"--http", "0.0.0.0:0", "true"}).HttpHasTls());
+  EXPECT_FALSE(Parsed({"--http", "127.0.0.1:0", "true"}).HttpHasTls());
+  EXPECT_FALSE(Parsed({"--http", "0.0.0.0:0", "--insecure-http", "true"}).HttpHasTls());
   EXPECT_TRUE(Parsed({"--http", "0.0.0.0:0", "--insecure-http", "true"}).insecure_http);
   Parsed({"--http", "0.0.0.0:0", "--coordd-arg=--insecure-http", "true"});
   Parsed({"--http", "off", "true"});

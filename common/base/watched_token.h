@@ -1,0 +1,36 @@
+// A secret in a file that may be replaced while it is used. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/mutex.h"
+
+namespace coordd {
+
+// Thread-safe.
+class WatchedToken {
+ public:
+  // Errors are ReadTokenFile's, whose words `named_by` begins.
+  static absl::StatusOr<std::shared_ptr<WatchedToken>> Open(std::string named_by, std::string path);
+
+  bool Is(absl::string_view brought) const;
+  // Reads the file again; whether it holds another token, which counts from now on. An error is
+  // ReadTokenFile's: the token that was there stays. A pipe, which cannot be read twice, is not.
+  absl::StatusOr<bool> Reload();
+
+ private:
+  WatchedToken(std::string named_by, std::string path, std::string token)
+      : named_by_(std::move(named_by)), path_(std::move(path)), token_(std::move(token)) {}
+
+  const std::string named_by_, path_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  std::string token_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd
