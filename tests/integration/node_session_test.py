@@ -7,6 +7,7 @@ import subprocess
 
 from tests.support import processes
 from tests.support.processes import wait_for
+from tests.support.relays import RelayCase
 
 
 # The first of them ends the relay that both have; each waits until another one takes workers.
@@ -43,26 +44,7 @@ print("the next one listens")
 """
 
 
-class NodeSessionTest(processes.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.store = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}")
-        self.socket = os.path.join(self.folder, "relay")
-
-    def relay(self, coordd):
-        reading, writing = os.pipe()
-        relay = self.start(processes.Process(
-            [processes.program("coordd-relay"), "--coordinator", coordd.listen, "--listen", f"unix:{self.socket}",
-             "--ready-fd", str(writing)], pass_fds=[writing]))
-        os.close(writing)
-        with os.fdopen(reading, "rb") as said:
-            self.assertEqual(said.readline(), b"ready\n", relay.text())
-        return relay
-
-    def behind(self, coordd, count, **variables):
-        """`count` workers that go through the relay, in the order of their ranks."""
-        return self.workers(coordd, count, COORDD_NODE_SESSION=f"unix:{self.socket}", **variables)
-
+class NodeSessionTest(RelayCase):
     def job(self, coordd):
         return coordd.json("/v1/jobs")["jobs"][0]
 
