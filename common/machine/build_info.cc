@@ -12,6 +12,7 @@
 #include "common/base/dynamic_library.h"
 #include "common/base/status_macros.h"
 #include "common/machine/build_components.h"
+#include "common/machine/grpc_weaknesses.h"
 #include "common/machine/nccl_versions.h"
 #include "common/machine/ucx_library.h"
 
@@ -90,7 +91,10 @@ absl::StatusOr<std::string> LoadedCuda() {
 // Protobuf, Abseil and prometheus-cpp have no function that tells their version.
 absl::StatusOr<std::string> LoadedVersion(absl::string_view name, const Environment& environment,
                                           std::string& note) {
-  if (name == "gRPC") return grpc::Version();
+  if (name == "gRPC") {
+    note = GrpcWeaknessText(grpc::Version());
+    return grpc::Version();
+  }
   if (name == "OpenSSL") return std::string(OpenSSL_version(OPENSSL_VERSION_STRING));
   if (name == "UCX") return LoadedUcx(environment, note);
   if (name == "CUDA") return LoadedCuda();

@@ -29,7 +29,7 @@ bool IsBuiltIn(absl::string_view component);
 
 // "[X] NCCL 2.28 (built), 2.28.9 (loaded)" or "[ ] NCCL: why not". Behind the version of a loaded
 // NCCL that is older than what was built against stands what it lacks; UCX has a note on whether
-// its version was tried.
+// its version was tried, gRPC one on weaknesses that are known of its version.
 std::string ToLine(const Component& component);
 
 // The components as a JSON array of objects with the names of Component's members.

@@ -20,6 +20,7 @@ PATH = "/coordd.v1.Admin/GetState"
 MOST_MIB = 256
 # Behind so much a flood goes on for ever.
 FLOOD_MIB = 256
+ORDINARY = {":method": "POST", ":scheme": "http", ":path": PATH, ":authority": "test", "te": "trailers", "content-type": "application/grpc"}
 CALL = frame(HEADERS, END_HEADERS, 1, call_headers(PATH))
 # A value whose length is a gibibyte, and one whose length never ends.
 ENDLESS_STRING = call_headers(PATH) + b"\0\x05x-bom" + number(1 << 30, 7)
@@ -178,6 +179,33 @@ class Http2Test(processes.TestCase):
         os.kill(coordd.pid, signal.SIGTERM)
         self.assertEqual(coordd.wait(), 0)
         self.assertNotIn("was closed by gRPC", coordd.text())
+
+    def test_headers_that_end_other_versions_of_grpc_end_a_call_at_most(self):
+        """CVE-2023-1428, and what is like it: a wrong header, and then more than gRPC takes of them."""
+        coordd = self.coordd()
+        wrong = [{name: "x"} for name in ("te", ":scheme", ":method", "grpclb_client_stats", "grpc-timeout", "grpc-encoding", "grpc-status",
+                                          "grpc-accept-encoding", "grpc-previous-rpc-attempts", "grpc-tags-bin", "content-type")]
+        for one in wrong:
+            for size in (9, 20, 60):
+                with self.subTest(one, kib=size):
+                    self.call_with(coordd, {**ORDINARY, **one}, size)
+        self.assertTrue(coordd.running())
+        self.assertEqual(coordd.get("/readyz").strip(), "ready")
+
+    def call_with(self, coordd, named, kib):
+        """A call with these headers and so many KiB behind them, in pieces; what gRPC says to it."""
+        block = headers([*named.items(), *((f"pad-{at}", "a" * 1000) for at in range(kib))])
+        pieces = [block[at:at + 16384] for at in range(0, len(block), 16384)]
+        client = Connection(coordd.listen, seconds=PATIENCE_S).greeted()
+        sent = b"".join(frame(CONTINUATION if at else HEADERS, END_HEADERS if at + 1 == len(pieces) else 0, 1, piece)
+                        for at, piece in enumerate(pieces))
+        try:
+            client.socket.sendall(sent)
+            said = next((kind for kind, flags, _ in client.frames() if kind in (GOAWAY, RST_STREAM) or kind == HEADERS and flags & END_STREAM), None)
+        except OSError:
+            said = None  # it was closed
+        client.close()
+        return said
 
     def test_many_calls_in_one_connection_are_no_flood(self):
         coordd = self.coordd()
