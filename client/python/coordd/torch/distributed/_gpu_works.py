@@ -15,7 +15,7 @@ from coordd.torch._completions import Completions
 from coordd.torch._graphs import capturing
 from coordd.torch._streams import OnStream
 from coordd.torch.distributed._errors import as_backend_error
-from coordd.torch.distributed._works import _NOTHING, Work
+from coordd.torch.distributed._works import NOTHING, Work
 
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 
@@ -100,7 +100,7 @@ class GpuWork(Work):
 
     def get_future(self):
         if self.is_asked():
-            return _NOTHING
+            return NOTHING
         promise, first, _ = self.promise()
         if first and capturing():  # a thread of ours, on a stream of its own, has no part in the capture
             promise.set_result(self._awaited())

@@ -23,8 +23,8 @@ from coordd.torch.distributed._comm import Comm, await_status
 from coordd.torch.distributed._errors import as_backend_error, backend_error
 
 _asking = threading.local()
-_NOTHING: "Future[Any]" = Future()
-_NOTHING.set_result(None)
+NOTHING: "Future[Any]" = Future()
+NOTHING.set_result(None)
 
 
 class Work(c10d.Work):
@@ -71,7 +71,7 @@ class Work(c10d.Work):
 
     def get_future(self):
         if self.is_asked():
-            return _NOTHING
+            return NOTHING
         promise, first, complete = self.promise()
         if first and complete:
             self._keep(promise)
@@ -226,7 +226,7 @@ class Native(Work):
 
     def get_future(self):
         future = super().get_future()
-        if future is not _NOTHING and not self._complete and self._callback is None:
+        if future is not NOTHING and not self._complete and self._callback is None:
 
             def done(_user, _status, _message):
                 try:
