@@ -1,6 +1,7 @@
-"""coordd.horovod.run: a function on processes that coordrun starts."""
+"""coordd.run, and coordd.horovod.run: a function on processes that coordrun starts."""
 
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -9,11 +10,21 @@ from tests.support import processes
 from tests.support.processes import clean_environment, program
 
 PROGRAM = """
-import os, sys
+import io, os, sys
+import coordd
 from coordd.horovod.runner import run
 
 def place(*words):
     return os.environ["COORDD_RANK"] + "/" + os.environ["COORDD_SIZE"] + "".join(words)
+
+def says():
+    print("hello from", os.environ["COORDD_RANK"])
+
+def shown(call):
+    kept = sys.stdout = io.StringIO()
+    call()
+    sys.stdout = sys.__stdout__
+    return repr(kept.getvalue())
 
 def only_others(bad):
     if os.environ["COORDD_RANK"] == bad:
@@ -25,7 +36,7 @@ if __name__ == "__main__":
 """
 
 
-class HorovodRunTest(processes.TestCase):
+class RunCase(processes.TestCase):
     def results(self, expression):
         script = os.path.join(self.folder, "program.py")
         with open(script, "w", encoding="ascii") as file:
@@ -36,6 +47,8 @@ class HorovodRunTest(processes.TestCase):
         line = next((line for line in text.splitlines() if line.startswith("result: ")), "")
         return status, line[len("result: "):], text
 
+
+class HorovodRunTest(RunCase):
     def test_processes_of_this_machine(self):
         for expression in ('run(place, ("!",), np=2)', 'run(place, ("!",), hosts="localhost:2")',
                            'run(place, ("!",), np=2, hosts="localhost:4", use_gloo=True, start_timeout=30)'):
@@ -76,6 +89,45 @@ class HorovodRunTest(processes.TestCase):
         status, _, text = self.results("run(place, np=1, colour='red')")
         self.assertNotEqual(status, 0)
         self.assertIn("run() got an unexpected argument 'colour'", text)
+
+
+class RunTest(RunCase):
+    def test_processes_of_this_machine(self):
+        for expression in ('coordd.run(place, ["!"], np=2)', 'coordd.run(place, ["!"], hosts="localhost:2")',
+                           'coordd.run(place, ["!"], hosts=["localhost:2"], start_timeout_s=30, coordrun=["--verbose"])'):
+            status, results, text = self.results(expression)
+            self.assertEqual((status, results), (0, "['0/2!', '1/2!']"), text)
+        self.assertEqual(self.results("coordd.run(place)")[:2], (0, "['0/1']"))
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith(".coordd-run-")], [])
+
+    def test_a_failure_names_its_rank(self):
+        status, _, text = self.results('coordd.run(only_others, ["1"], np=2)')
+        self.assertNotEqual(status, 0)
+        self.assertIn("HorovodInternalError: run: rank 1 failed: ValueError: bad batch", text)
+
+    def test_the_others_go_on_without_one_that_fails(self):
+        status, results, text = self.results('coordd.run(only_others, ["1"], np=3, min_np=1)')
+        self.assertEqual((status, results), (0, "['0/3', '2/3']"), text)
+
+    def test_the_status_page_is_told_with_the_way_to_it(self):
+        status, _, text = self.results("coordd.run(place, np=1, page=True)")
+        self.assertEqual(status, 0, text)
+        port = re.search(r"status page http://127.0.0.1:(\d+)/, on this machine", text).group(1)
+        self.assertIn(f"ssh -N -L 29651:127.0.0.1:{port} ", text)
+
+    def test_what_the_processes_print_is_shown_where_the_program_prints(self):
+        status, results, text = self.results("""shown(lambda: coordd.run(says, np=2))""")
+        self.assertEqual(status, 0, text)
+        self.assertIn("[0] hello from 0", results)
+        self.assertIn("[1] hello from 1", results)
+
+    def test_a_function_of_a_prompt_needs_a_package(self):
+        environment = clean_environment(TMPDIR=self.folder, COORDD_COORDRUN=program("coordrun"),
+                                        PYTHONPATH=os.path.join(processes.ROOT, "client", "python"))
+        code = "import sys; sys.modules['cloudpickle'] = None; import coordd; coordd.run(lambda: 1)"
+        status, text = self.run_command(sys.executable, "-c", code, environment=environment)
+        self.assertNotEqual(status, 0)
+        self.assertIn("expected the package cloudpickle (pip install cloudpickle), or a function of a module", text)
 
 
 if __name__ == "__main__":

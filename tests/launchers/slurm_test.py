@@ -73,6 +73,28 @@ class CoordrunTest(SlurmCase):
         self.assertEqual(status, 0, text)
         self.assertEqual(sum(f"/3 {local}" in text for local in ("0/2 n0", "1/2 n0", "0/1 n1")), 3, text)
 
+    def test_a_function_of_a_program_runs_on_all_nodes_of_its_allocation(self):
+        if os.environ.get("COORDD_SANITIZE"):
+            self.skipTest("no libcoordd.so that Python can load")
+        path = self.file("program.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("""
+import os, coordd
+
+def place(word):
+    return word + os.environ["COORDD_RANK"] + " of " + os.environ["COORDD_SIZE"] + " on " + os.environ["SLURMD_NODENAME"]
+
+if __name__ == "__main__":
+    print("result:", coordd.run(place, ["rank "]))
+""")
+        self.environment.update(COORDD_COORDRUN=program("coordrun"), PYTHONPATH=os.path.join(ROOT, "client", "python"))
+        _, output = self.batch(f"cd {self.folder}\n{sys.executable} {path}\n", "-w", "n[0-1]", "-n3", "-m", "plane=2")
+        text = read(output)
+        self.assertIn("result: ['rank 0 of 3 on n0', 'rank 1 of 3 on n0', 'rank 2 of 3 on n1']", text)
+        self.assertRegex(text, r"ssh -N -L 29651:127.0.0.1:\d+ \S+@\S+")
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith(".coordd-run-")], [])
+        self.assert_clean()
+
     def test_the_first_failure_ends_the_step(self):
         status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordrun"), "--linger", "0.2", "--", "bash", "-c",
                                   'setsid sleep 1000 & [ $COORDD_RANK = 3 ] && exit 9; sleep 1000')

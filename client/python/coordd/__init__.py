@@ -4,10 +4,11 @@
 framework, and loads libcoordd.so when it is first needed.
 """
 
+from coordd._function_run import run
 from coordd._version import __version__
 from coordd.exceptions import CoorddError, HorovodInternalError, HostsUpdatedInterrupt
 
-__all__ = ["__version__", "CoorddError", "HorovodInternalError", "HostsUpdatedInterrupt", "check_build"]
+__all__ = ["__version__", "CoorddError", "HorovodInternalError", "HostsUpdatedInterrupt", "check_build", "run"]
 
 
 def check_build() -> str:

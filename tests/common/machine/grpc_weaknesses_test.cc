@@ -40,7 +40,8 @@ TEST(GrpcWeaknesses, WhatIsNoVersionHasNone) {
 }
 
 TEST(GrpcWeaknesses, ThePhraseNamesThemAndIsEmptyWithout) {
-  EXPECT_THAT(GrpcWeaknessText("1.53.2"), HasSubstr("CVE-2023-44487, all of which coordd was tried"));
+  EXPECT_THAT(GrpcWeaknessText("1.53.2"),
+              HasSubstr("CVE-2023-44487, all of which coordd was tried"));
   EXPECT_THAT(GrpcWeaknessText("1.53.2"), Not(HasSubstr("33953")));
   EXPECT_EQ(GrpcWeaknessText("1.59.2"), "");
 }

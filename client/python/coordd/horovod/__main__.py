@@ -11,7 +11,7 @@ from typing import MutableMapping
 
 import coordd.horovod
 from coordd import _program
-from coordd.horovod.runner import _find_coordrun
+from coordd._function_run import find_coordrun
 
 
 def _tell_the_place(environment: MutableMapping[str, str]) -> None:
@@ -34,7 +34,7 @@ def _tell_the_place(environment: MutableMapping[str, str]) -> None:
 def main() -> None:
     arguments = _program.arguments_or_help(__doc__)
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
-        coordrun = _find_coordrun()
+        coordrun = find_coordrun()
         os.execv(coordrun, [coordrun, "--horovod", *arguments])
     coordd.horovod.install()
     paths = [coordd.horovod.SEARCH_PATH, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

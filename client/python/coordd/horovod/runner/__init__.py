@@ -1,23 +1,8 @@
 """horovod.run: a function on several processes, each a rank of a job of its own."""
 
-import multiprocessing.spawn
-import os
-import pickle
-import re
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
-import zlib
 from typing import Any, Callable, List, Optional, Sequence
 
-from coordd.exceptions import HorovodInternalError, InvalidArgumentError
-
-try:
-    import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]
-except ImportError:
-    cloudpickle = None
+from coordd._function_run import Call, are_others, call_on_ranks
 
 __all__ = ["run"]
 
@@ -53,35 +38,10 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
     if verbose:
         flags.append("--verbose")
     elastic = "--min-np" in flags or "--host-discovery-script" in flags
-    coordrun = _find_coordrun()
-    with tempfile.TemporaryDirectory(prefix=".coordd-run-", dir=_shared_folder(hosts, hostfile, host_discovery_script)) as folder:
-        with open(os.path.join(folder, "call"), "wb") as call:
-            call.write(_pickled((func, tuple(args), kwargs or {})))
-        command = [coordrun, *flags, "--job", _job_name(func), "--", executable or sys.executable, "-m", "coordd.horovod", "-m",
-                   "coordd.horovod.runner.task", folder]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        status = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
-        results, failures = _read_results(folder)
-    # Without the processes that failed the others came to the end, or they did not.
-    if failures and (status != 0 or not elastic):
-        rank, failure = failures[0]
-        raise HorovodInternalError(f"run: rank {rank} failed: {failure}")
-    expected = "" if elastic or (num_proc or np) is None else f" of {num_proc or np}"
-    if status != 0 or not results or (expected and len(results) != (num_proc or np)):
-        raise HorovodInternalError(f"run: coordrun ended with status {status}; {len(results)}{expected} ranks have a result")
-    return [results[rank] for rank in sorted(results)]
-
-
-def _job_name(func: Callable) -> str:
-    """What the job is called: "train.main" for a function main of train.py."""
-    module = getattr(func, "__module__", None) or type(func).__module__
-    if module == "__main__":
-        module = os.path.splitext(os.path.basename(sys.argv[0]))[0].strip("-") or "python"
-    name = f"{module}.{getattr(func, '__qualname__', None) or type(func).__qualname__}"
-    name = name.replace("<locals>.", "").replace("<lambda>", "lambda")
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
-    # What cannot be spelled differs all the same.
-    return plain if plain == name and len(name) <= 128 else f"{plain[:119]}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
+    # `import horovod` in the function finds coordd.
+    return call_on_ranks(Call(func, tuple(args), kwargs or {}), flags, expected=None if elastic else num_proc or np,
+                         shared=bool(hostfile or host_discovery_script) or are_others(hosts or ""), python=executable,
+                         module=("-m", "coordd.horovod"))
 
 
 def _coordrun_flags(given: dict) -> List[str]:
@@ -104,45 +64,3 @@ def _coordrun_flags(given: dict) -> List[str]:
         listed = isinstance(value, Sequence) and not isinstance(value, str)
         flags += [_FLAGS[name], ",".join(value) if listed else str(value)]
     return flags
-
-
-def _read_results(folder: str):
-    """({rank: result}, [(rank, failure)]) of the processes that have written one."""
-    results, failures = {}, []
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("result-") and not name.endswith(".part"):
-            with open(os.path.join(folder, name), "rb") as result:
-                rank, failure, value = pickle.load(result)
-            if failure is None:
-                results[rank] = value
-            else:
-                failures.append((rank, failure))
-    return results, failures
-
-
-def _shared_folder(hosts: Optional[str], hostfile: Optional[str], script: Optional[str]) -> Optional[str]:
-    """Where processes on all hosts see a file; None: they are all on this machine."""
-    here = {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().split(".")[0]}
-    named = {host.strip().rpartition(":")[0] or host.strip() for host in (hosts or "").split(",") if host.strip()}
-    return None if named <= here and not hostfile and not script else os.getcwd()
-
-
-def _pickled(call) -> bytes:
-    """What runner.task reads: first what it takes to find the names of this program in another process, then the call."""
-    preparation = None if cloudpickle else multiprocessing.spawn.get_preparation_data("coordd.horovod.runner.task")
-    if preparation is not None:  # the rest is multiprocessing's own
-        wanted = ("init_main_from_name", "init_main_from_path", "sys_argv")
-        preparation = {key: value for key, value in preparation.items() if key in wanted}
-    return pickle.dumps(preparation) + (cloudpickle or pickle).dumps(call)
-
-
-def _find_coordrun() -> str:
-    found = os.environ.get("COORDD_COORDRUN") or shutil.which("coordrun")
-    if found:
-        return found
-    here = os.path.dirname(os.path.abspath(__file__))
-    for folder in ("../../bin", "../../../../../build/bin"):
-        candidate = os.path.normpath(os.path.join(here, folder, "coordrun"))
-        if os.access(candidate, os.X_OK):
-            return candidate
-    raise InvalidArgumentError("run: coordrun is not on PATH; COORDD_COORDRUN may say where it is", "NOT_FOUND")

@@ -1,4 +1,4 @@
-"""One process of coordd.horovod.runner.run: calls the function and writes what it returned. Argument: the run's folder."""
+"""One process of coordd.run: calls the function and writes what it returned. Argument: the run's folder."""
 
 import multiprocessing.spawn
 import os
