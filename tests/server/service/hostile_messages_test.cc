@@ -264,7 +264,9 @@ TEST_F(HostileMessagesTest, NeitherEndCoorddNorItsJobsNorWhatItShows) {
   RawWorker member(server_->Channel());  // so that there is such a job
   ASSERT_TRUE(member.Join("mad0", "member", 1));
   for (int i = 0; i < kCalls; ++i) {
-    if (i % 50 == 0) ASSERT_TRUE(member.Heartbeat()) << i;
+    if (i % 50 == 0) {
+      ASSERT_TRUE(member.Heartbeat()) << i;
+    }
     const MethodDescriptor& method = *calls[random_.Below(calls.size())];
     const grpc::Status status = Send(method, SomeMessages(method));
     ++ends[method.name()][status.error_code()];
