@@ -205,6 +205,9 @@ struct ServerMetrics::Families {
                    "From the start of such a write until it is durable.");
   Family<Gauge>& state_writable_family =
       NewGauge(registry, "coordd_state_writable", "1 when the last such write went well, else 0.");
+  Gauge& standby =  // of one that leads: 0
+      NewGauge(registry, "coordd_standby", "1 while this coordd stands by for another one, else 0.")
+          .Add({});
   Family<Counter>& asleep_family =
       NewCounter(registry, "coordd_asleep_total",
                  "Times coordd itself did not run for a while and gave leases grace.");

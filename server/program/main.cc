@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -27,6 +28,7 @@
 #include "server/program/service_notify.h"
 #include "server/service/coord_server.h"
 #include "server/service/end_watch.h"
+#include "server/service/standby_pages.h"
 
 namespace coordd {
 namespace {
@@ -84,9 +86,19 @@ constexpr absl::Duration kResumeWithin = absl::Minutes(5);
 // How soon a standby notices that nobody leads any more, beside what etcd takes.
 constexpr absl::Duration kStandbyInterval = absl::Milliseconds(200);
 
+// Null: there are none, such as beside a leader on the same machine, which has the port.
+std::unique_ptr<StandbyPages> ServeStandby(const CoordServerOptions& options) {
+  if (!options.http.has_value()) return nullptr;
+  auto pages = StandbyPages::Start(options);
+  if (pages.ok()) return *std::move(pages);
+  COORDD_LOG(kInfo, "what stands by has no HTTP: ", pages.status().message());
+  return nullptr;
+}
+
 // Of a standby: waits until the state can be had. CANCELLED: it was ended before.
 absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch) {
   std::string said;
+  std::unique_ptr<StandbyPages> pages;
   while (true) {
     auto state = CoordServer::Open(flags.server, Clock::Real());
     const bool passes =
@@ -96,6 +108,8 @@ absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch
     if (said != why) {
       COORDD_LOG(kInfo, "standing by: ", why);
       TellService(absl::StrCat("READY=1\nSTATUS=stands by: ", why));  // it has started
+      if (said.empty()) pages = ServeStandby(flags.server);
+      if (pages != nullptr) pages->Tell(why);
     }
     said = why;
     const std::string end = watch.AwaitBefore(kStandbyInterval);

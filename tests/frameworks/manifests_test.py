@@ -68,14 +68,33 @@ class Manifests(unittest.TestCase):
                 with self.assertRaises(kubernetes_validate.ValidationError):
                     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
-    def test_kustomize_renders_both_folders(self):
-        for folder in ("base", "jobs"):
-            try:
-                done = subprocess.run(["kubectl", "kustomize", os.path.join(MANIFESTS, folder)], capture_output=True, text=True, check=False)
-            except FileNotFoundError:
-                self.skipTest("there is no kubectl")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertTrue(all(one["metadata"]["namespace"] == "training" for one in yaml.safe_load_all(done.stdout)))
+    def rendered(self, folder):
+        try:
+            done = subprocess.run(["kubectl", "kustomize", os.path.join(MANIFESTS, folder)], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            self.skipTest("there is no kubectl")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return list(yaml.safe_load_all(done.stdout))
+
+    def test_kustomize_renders_all_folders(self):
+        for folder in ("base", "jobs", "standby"):
+            self.assertTrue(all(one["metadata"]["namespace"] == "training" for one in self.rendered(folder)))
+
+    def test_of_two_coordds_one_stands_by_on_another_machine(self):
+        rendered = self.rendered("standby")
+        documents = {one["kind"]: one for one in rendered}
+        server = next(one for one in rendered if one["metadata"]["name"] == "coordd-server")
+        self.assertLessEqual({"coordd-0.coordd", "coordd-1.coordd"}, set(server["spec"]["dnsNames"]))
+        for kind in ("StatefulSet", "Service", "NetworkPolicy"):
+            kubernetes_validate.validate(documents[kind], kubernetes_validate.latest_version(), strict=True)
+        self.assertNotIn("PodDisruptionBudget", documents)
+        two = documents["StatefulSet"]["spec"]
+        self.assertEqual((two["replicas"], two["updateStrategy"]["type"]), (2, "OnDelete"))
+        self.assertNotIn("volumeClaimTemplates", two)
+        arguments = two["template"]["spec"]["containers"][0]["args"]
+        self.assertEqual([one for one in arguments if one.startswith(("--store", "--standby"))],
+                         ["--store=etcd:etcd-0.etcd:2379,etcd-1.etcd:2379,etcd-2.etcd:2379/coordd", "--standby"])
+        self.assertIn("state", [volume["name"] for volume in two["template"]["spec"]["volumes"]])
 
 
 if __name__ == "__main__":

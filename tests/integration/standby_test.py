@@ -5,6 +5,7 @@ import signal
 import socket
 import types
 import unittest
+import urllib.error
 
 from tests.support import etcd, processes
 from tests.support.processes import program, wait_for
@@ -21,9 +22,9 @@ class StandbyTest(processes.TestCase):
         # Short, since some wait for its end; not so short that a leader on a busy machine loses it.
         self.store = ("--store", f"etcd:{etcd.start(self).address}/lab7", "--store-lease", "3s")
 
-    def standby(self, *arguments, listen="127.0.0.1:0"):
+    def standby(self, *arguments, listen="127.0.0.1:0", http="127.0.0.1:0"):
         process = self.start(processes.Process(
-            [program("coordd"), "--listen", listen, "--http", "127.0.0.1:0", "--connection-file", "",
+            [program("coordd"), "--listen", listen, "--http", http, "--connection-file", "",
              "--standby", *self.store, *arguments]))
         self.assertTrue(wait_for(lambda: "standing by" in process.text()), process.text())
         return process
@@ -56,6 +57,35 @@ class StandbyTest(processes.TestCase):
         self.assertIn("known from before: generation 1 had 2 members", standby.text())
         self.workers(standby, 2, job="run7")
         self.assertEqual(standby.json("/v1/jobs")["jobs"][0]["generation"], 2)
+
+    def test_a_standby_lives_and_is_not_ready(self):
+        leader = self.coordd(*self.store)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        standby = self.standby(http=address)
+        standby.http = address
+        self.assertEqual(processes.Coordd.get(standby, "/healthz"), "ok\n")
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            processes.Coordd.get(standby, "/readyz")
+        self.assertEqual(refused.exception.code, 503)
+        self.assertRegex(refused.exception.read().decode(), rf"^stands by: .* pid {leader.pid} ")
+        self.assertIn("\ncoordd_standby 1\n", processes.Coordd.get(standby, "/metrics"))
+        self.assertEqual(leader.metric("coordd_standby"), 0)
+        leader.signal(signal.SIGTERM)
+        leader.wait()
+        self.taken_over(standby)
+        self.assertEqual(standby.http, address)
+        self.assertEqual(standby.get("/readyz"), "ready\n")
+        self.assertEqual(processes.Coordd.metric(standby, "coordd_standby"), 0)
+
+    def test_one_without_a_port_for_its_pages_stands_by_all_the_same(self):
+        leader = self.coordd(*self.store)
+        standby = self.standby(http=leader.http)
+        self.assertTrue(wait_for(lambda: "what stands by has no HTTP" in standby.text()), standby.text())
+        leader.signal(signal.SIGTERM)
+        leader.wait()
+        self.taken_over(standby)
+        self.assertEqual(standby.http, leader.http)
 
     def test_a_running_job_goes_on_under_the_standby(self):
         leader = self.coordd(*self.store)
