@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -31,6 +32,10 @@ def ranks(first, more=0):
     return _basics.rank(), _basics.size(), total, os.environ.get("COORDD_TIMEOUT"), os.environ["COORDD_JOB_ID"]
 
 
+def fail_always():
+    raise KeyError("no such column")
+
+
 def fail_on(culprit):
     import numpy
     from coordd import _arrays, _basics
@@ -40,10 +45,39 @@ def fail_on(culprit):
     _arrays.allreduce("sum", numpy.ones(1), _basics.Sum)
 
 
+def count_to(last, folder, culprit=None, how="die"):
+    """Steps up to `last`, of which each is committed; the worker that is `culprit` at first ends in step 5, once. What its sizes were."""
+    import signal
+    import time
+
+    import numpy
+    from coordd import _arrays, _basics, elastic
+    _basics.init()
+    state = elastic.ObjectState(lambda value, root_rank=0: _arrays.broadcast_object(value, root_rank, "state"), _basics.rank, step=0, sizes=[])
+    mark = os.path.join(folder, "ended")
+    is_culprit = _basics.rank() == culprit and not os.path.exists(mark)
+
+    def steps(state):
+        while state.step < last or (culprit is not None and max(state.sizes[-1:] or [0]) < max(state.sizes or [0])):
+            _arrays.allreduce("step", numpy.ones(1), _basics.Sum)
+            if is_culprit and state.step == 5:
+                open(mark, "w").close()
+                if how == "die":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise KeyError("no such column")
+            state.step += 1
+            state.sizes = state.sizes + [_basics.size()]
+            state.commit()
+            time.sleep(0.02)
+        return state.step, state.sizes
+
+    return elastic.run_fn(steps, _basics.change_members)(state)
+
+
 class Spark(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        made = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+        made = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.driver.host", "127.0.0.1")
         made = made.config("spark.driver.bindAddress", "127.0.0.1").config("spark.stage.maxConsecutiveAttempts", "1")
         cls.session = made.getOrCreate()
         cls.session.sparkContext.setLogLevel("OFF")
@@ -65,7 +99,37 @@ class Spark(unittest.TestCase):
             coordd.spark.run(fail_on, args=(1,), num_proc=2)
         self.assertEqual(len(coordd.spark.run(ranks, args=(1.0,), num_proc=3)), 3)
 
+    def assert_goes_on(self, how):
+        with tempfile.TemporaryDirectory() as folder:
+            found = coordd.spark.run_elastic(count_to, args=(20, folder, 1, how), num_proc=3, min_np=2)
+        self.assertEqual(len({one[0] for one in found}), 1, found)
+        sizes = found[0][1]
+        # Three, two without the one that was lost, and three again.
+        self.assertEqual([size for at, size in enumerate(sizes) if at == 0 or sizes[at - 1] != size], [3, 2, 3])
+
+    def test_an_elastic_job_goes_on_without_a_worker_that_is_killed_and_takes_in_another(self):
+        self.assert_goes_on("die")
+
+    def test_and_without_one_that_raises(self):
+        self.assert_goes_on("raise")
+
+    def test_an_elastic_job_in_which_all_fail_ends_with_their_error(self):
+        with self.assertRaisesRegex(Exception, "no such column"):
+            with self.assertLogs("coordd.spark", "WARNING") as logs:
+                coordd.spark.run_elastic(fail_always, num_proc=2, min_num_proc=1)
+        self.assertRegex(logs.output[0], r"worker [01] of job spark-\w+ is lost \(KeyError: 'no such column'\); another one is started")
+        self.assertEqual(len(coordd.spark.run(ranks, args=(1.0,), num_proc=3)), 3)
+
+    def test_a_limit_of_resets_is_kept(self):
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(Exception, "no such column"):
+            coordd.spark.run_elastic(count_to, args=(1000000, folder, 1, "raise"), num_proc=2, min_num_proc=1, reset_limit=0)
+        self.assertEqual(len(coordd.spark.run(ranks, args=(1.0,), num_proc=3)), 3)
+
     def test_wrong_use_is_said(self):
+        with self.assertRaises(TypeError):
+            coordd.spark.run_elastic(ranks, np=2)
+        with self.assertRaises(ValueError):
+            coordd.spark.run_elastic(ranks, num_proc=2, min_num_proc=3)
         with self.assertRaises(TypeError):
             coordd.spark.run(ranks, np=2)
         with self.assertRaises(ValueError):
