@@ -20,6 +20,12 @@ if(TARGET digits)
           FILES_MATCHING PATTERN "*.cc" PATTERN "*.h" PATTERN "*.md" PATTERN "*.gz")
 endif()
 
+if(TARGET glm)
+  set_target_properties(glm PROPERTIES INSTALL_RPATH "$ORIGIN/../../../../${lib}")
+  install(TARGETS glm RUNTIME DESTINATION share/coordd/examples/glm)
+  install(DIRECTORY client/examples/glm DESTINATION share/coordd/examples FILES_MATCHING PATTERN "*.cc" PATTERN "*.h")
+endif()
+
 install(FILES LICENSE DESTINATION share/coordd)
 install(DIRECTORY deploy DESTINATION share/coordd OPTIONAL)
 install(FILES client/c_api/coordd.h client/c_api/collectives.h client/c_api/comm.h client/c_api/leaving.h client/c_api/memory.h client/c_api/process_sets.h client/c_api/store.h client/cpp/comm.hpp client/cpp/coordd.hpp client/cpp/process_sets.hpp client/cpp/store.hpp client/cpp/tensors.hpp DESTINATION include/coordd)

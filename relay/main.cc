@@ -39,7 +39,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 it cannot listen; 2 a flag or vari
 constexpr int kExitFailed = 1, kExitUsage = 2;
 
 struct RelayFlags {
-  std::string coordinator, listen;
+  std::string coordinator, listen, metrics, ports;
   TlsFiles tls;
   int ready_fd = -1;
   bool dies_with_parent = false;
@@ -54,6 +54,16 @@ absl::StatusOr<RelayServerOptions> OptionsOf(const RelayFlags& flags) {
     COORDD_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(std::string(one)));
     options.coordinators.push_back(std::move(address));
   }
+  if (!flags.metrics.empty()) {
+    options.metrics = HostPort();
+    if (flags.metrics != "auto") {
+      COORDD_ASSIGN_OR_RETURN(options.metrics, ParseHostPort(flags.metrics));
+      if (options.metrics->host == "auto") options.metrics->host.clear();
+    }
+    if (!flags.ports.empty()) {
+      COORDD_ASSIGN_OR_RETURN(options.ports, ParsePortRange(flags.ports));
+    }
+  }
   COORDD_RETURN_IF_ERROR(options.Validate());
   return options;
 }
@@ -64,6 +74,12 @@ void AddFlags(CLI::App& app, RelayFlags& flags) {
       ->envname("COORDD_ADDR")
       ->required();
   app.add_option("--listen", flags.listen, "Where workers find it: unix:/PATH")->required();
+  app.add_option("--metrics", flags.metrics,
+                 "Where it serves the metrics of its node's workers as one target's: HOST:PORT, or "
+                 "auto; without it each worker serves its own")
+      ->envname("COORDD_METRICS");
+  app.add_option("--port-range", flags.ports, "Ports of which one is taken: FIRST-LAST")
+      ->envname("COORDD_PORT_RANGE");
   app.add_option("--tls-ca", flags.tls.ca, "Certificate authority of coordd")
       ->envname("COORDD_TLS_CA");
   app.add_option("--tls-cert", flags.tls.cert,

@@ -89,6 +89,11 @@ void NodeStream::Ended(StreamId worker) {
   wake_();
 }
 
+std::vector<std::string> NodeStream::MetricsAddresses() const {
+  MutexLock lock(&mu_);
+  return state_.MetricsAddresses();
+}
+
 absl::Time NodeStream::BatchDue() const {
   MutexLock lock(&mu_);
   // The end of a write, or of the stream, is the next that happens.

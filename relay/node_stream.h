@@ -45,6 +45,8 @@ class NodeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   void Flush();
   void Cancel();
   bool ended() const;
+  // As RelayState's.
+  std::vector<std::string> MetricsAddresses() const;
 
  private:
   void OnWriteDone(bool ok) override;

@@ -18,7 +18,12 @@
 #include "common/base/unix_path.h"
 #include "common/base/version.h"
 #include "common/grpc/own_certificate.h"
+#include "common/net/http_get.h"
+#include "common/net/http_server.h"
+#include "common/net/own_address.h"
+#include "common/protocol/node_metrics.h"
 #include "coordd/v1/session.grpc.pb.h"
+#include "relay/node_metrics.h"
 #include "relay/node_stream.h"
 #include "relay/worker_stream.h"
 #include "worker/coordinator/coordinator_channels.h"
@@ -29,6 +34,9 @@ namespace {
 constexpr absl::string_view kUnix = "unix:";
 constexpr int kMaxMessageBytes = (1 << 20) - 4096;  // as coordd, with room for whom it is from
 constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
+// Prometheus waits for ten seconds.
+constexpr absl::Duration kScrapeWithin = absl::Seconds(5);
+constexpr size_t kScrapeBytesMax = 1 << 20;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 // Wakes the thread that sends what has waited long enough.
@@ -94,13 +102,17 @@ class GrpcRelayServer final
  public:
   GrpcRelayServer(const RelayServerOptions& options, std::shared_ptr<CoordinatorChannels> channels,
                   Clock& clock)
-      : options_(options), channels_(std::move(channels)), clock_(clock) {
+      : options_(options),
+        decisions_(options.decisions),
+        channels_(std::move(channels)),
+        clock_(clock) {
     hello_.set_protocol(kProtocolVersion);
     hello_.set_hostname(options.hostname);
     hello_.set_pid(getpid());
   }
 
   ~GrpcRelayServer() override {
+    http_.reset();
     std::shared_ptr<NodeStream> current;
     {
       MutexLock lock(&mu_);
@@ -122,7 +134,25 @@ class GrpcRelayServer final
     COORDD_TSAN_ACQUIRE(this);
   }
 
+  // Without them each worker serves its own.
+  void ServeMetrics() {
+    if (!options_.metrics.has_value()) return;
+    const HostPort& coordinator = options_.coordinators.front();
+    auto http = HttpServer::Start(
+        MetricsAddress(*options_.metrics, coordinator), options_.ports,
+        {{kNodeMetricsPath, [this](const std::string& /*query*/) { return Metrics(); }}});
+    if (!http.ok()) {
+      COORDD_LOG(kWarning, "the workers of this node serve their metrics themselves: ",
+                 http.status().message());
+      return;
+    }
+    http_ = *std::move(http);
+    decisions_.metrics_address =
+        AnnouncedAddress(http_->address(), coordinator).ToString() + kNodeMetricsPath;
+  }
+
   absl::Status Run() {
+    ServeMetrics();
     grpc::ServerBuilder builder;
     builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
@@ -168,8 +198,24 @@ class GrpcRelayServer final
 
   void BeginLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     current_ = std::make_shared<NodeStream>(
-        options_.decisions, hello_, clock_, [this] { waker_.Wake(); }, node_streams_.NewToken());
+        decisions_, hello_, clock_, [this] { waker_.Wake(); }, node_streams_.NewToken());
     current_->Begin(current_, channels_->Next());
+  }
+
+  // Who does not answer is left out: its lease tells.
+  HttpResponse Metrics() {
+    const std::shared_ptr<NodeStream> current = Current();
+    std::vector<std::string> texts;
+    if (current != nullptr) {
+      const absl::Time deadline = clock_.Now() + kScrapeWithin;
+      for (const std::string& address : current->MetricsAddresses()) {
+        const auto place = ParseHostPort(address);
+        if (!place.ok()) continue;
+        auto text = HttpGet(*place, "/metrics", kScrapeBytesMax, deadline, clock_);
+        if (text.ok()) texts.push_back(*std::move(text));
+      }
+    }
+    return {200, "text/plain; version=0.0.4; charset=utf-8", NodeMetrics(texts)};
   }
 
   std::shared_ptr<NodeStream> Current() const {
@@ -189,7 +235,9 @@ class GrpcRelayServer final
 
   // Constant after Run.
   const RelayServerOptions options_;
+  RelayOptions decisions_;
   v1::NodeHello hello_;
+  std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> server_;
   std::thread flusher_;
 

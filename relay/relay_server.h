@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct RelayServerOptions {
   std::vector<HostPort> coordinators;  // of one coordd after the other; at least one
   TlsFiles tls;                        // to coordd
   std::string hostname;                // for people
+  // Where the metrics of the node's workers are served as one target's; an empty host: the address
+  // that packets to coordd leave from. Absent: each worker serves its own.
+  std::optional<HostPort> metrics = {};
+  std::optional<PortRange> ports = {};  // of which port 0 picks one
   RelayOptions decisions;
 
   // INVALID_ARGUMENT: names the option, what was given and what is expected.

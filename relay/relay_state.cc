@@ -14,12 +14,31 @@ RelayState::RelayState(const RelayOptions& options, v1::NodeHello hello)
 
 void RelayState::Said(StreamId stream, std::string message, absl::Time now) {
   const auto [it, is_new] = member_of_.try_emplace(stream, last_member_ + 1);
-  if (is_new) members_[++last_member_].stream = stream;
-  if (hello_.job().empty()) {
-    v1::WorkerMessage first;
-    if (first.ParseFromString(message)) hello_.set_job(first.join().job());
+  if (is_new) {
+    Member& member = members_[++last_member_];
+    member.stream = stream;
+    ReadJoin(member, message);
   }
   Add(it->second, std::move(message), /*is_end=*/false, /*alone=*/is_new, now);
+}
+
+// What cannot be read, or is no Join, is coordd's to refuse.
+void RelayState::ReadJoin(Member& member, std::string& message) {
+  if (!hello_.job().empty() && options_.metrics_address.empty()) return;
+  v1::WorkerMessage first;
+  if (!first.ParseFromString(message) || !first.has_join()) return;
+  if (hello_.job().empty()) hello_.set_job(first.join().job());
+  if (options_.metrics_address.empty() || first.join().metrics_address().empty()) return;
+  member.metrics_address =
+      std::exchange(*first.mutable_join()->mutable_metrics_address(), options_.metrics_address);
+  message = first.SerializeAsString();
+}
+
+std::vector<std::string> RelayState::MetricsAddresses() const {
+  std::vector<std::string> addresses;
+  for (const auto& [number, member] : members_)
+    if (!member.metrics_address.empty()) addresses.push_back(member.metrics_address);
+  return addresses;
 }
 
 void RelayState::Ended(StreamId stream, absl::string_view detail, absl::Time now) {

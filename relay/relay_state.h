@@ -28,6 +28,9 @@ struct RelayOptions {
   // The size of one batch: half of what coordd takes at most, as messages and as words of members.
   size_t batch_bytes = 512 << 10;
   int64_t batch_words = 1 << 15;
+  // Where the relay serves the metrics of its node, as Join.metrics_address; empty: each worker
+  // serves its own.
+  std::string metrics_address = {};
   // Beyond so many bytes nothing more is read from workers until some has gone to coordd.
   size_t pending_bytes = 8 << 20;
 };
@@ -65,12 +68,15 @@ class RelayState {
   absl::Status Heard(const v1::NodeReplies& replies, absl::Time now, std::vector<ToWorker>& out);
 
   size_t members() const { return members_.size(); }
+  // Where its members themselves serve their metrics, if the relay serves them for all.
+  std::vector<std::string> MetricsAddresses() const;
 
  private:
   struct Member {
     StreamId stream;
     int64_t sequence = 0;    // of the last message to it
     int64_t last_word = -1;  // among all entries that were ever pending; -1: none
+    std::string metrics_address = {};
   };
   struct Entry {
     std::vector<int32_t> members;
@@ -78,6 +84,8 @@ class RelayState {
     bool is_end = false;  // `message` is then its detail
   };
 
+  // Of a member that comes: whose job it is, and where its metrics are.
+  void ReadJoin(Member& member, std::string& message);
   void Add(int32_t member, std::string message, bool is_end, bool alone, absl::Time now);
   int64_t next_entry() const { return first_entry_ + static_cast<int64_t>(pending_.size()); }
 

@@ -33,7 +33,7 @@ DEFINITION = re.compile(rf"^\s*({NAME})\s*(?:=|,|$)|\b(?:set|option|cmake_parse_
                         re.MULTILINE)
 MACRO = re.compile(rf"#\s*define\s+({NAME})")
 # Of tests, of benchmarks, and of the build; users need none of them.
-NOT_FOR_USERS = re.compile(r"COORDD_(TEST_|BENCH_|WHEEL_FOLDER$|BUILD_DIR$|SANITIZE$|PRECOMPILE$|OS_RELEASE$)")
+NOT_FOR_USERS = re.compile(r"COORDD_(TEST_|BENCH_|WHEEL_(FOLDER|PLATFORM)$|BUILD_DIR$|SANITIZE$|PRECOMPILE$|OS_RELEASE$)")
 
 
 def variables_of(page):

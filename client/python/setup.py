@@ -1,7 +1,8 @@
 """Puts libcoordd.so into the package that is installed, so that it finds the library wherever it lies.
 
     pip install ./client/python     takes library and programs of build/, which work on machines like this one
-    tools/build-wheel               gives COORDD_WHEEL_FOLDER: a folder whose lib/ and bin/ go into the package as they are
+    tools/build-wheel               gives COORDD_WHEEL_FOLDER: a folder whose lib/ and bin/ go into the package as they are, and
+                                    COORDD_WHEEL_PLATFORM, where it works: manylinux_2_35_x86_64
 
 Without either, the package is installed alone and looks for the library when it runs (coordd/_library.py).
 """
@@ -21,8 +22,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.join(HERE, "..", "..", "build")
 BUILT = os.path.join(BUILD, "lib", "libcoordd.so.0")
 FOR_TENSORFLOW = os.path.join(BUILD, "lib", "libcoordd_tensorflow.so")
-PROGRAMS = ("coordd", "coordrun", "coordctl", "coordd-worker")
+PROGRAMS = ("coordd", "coordd-relay", "coordrun", "coordctl", "coordd-worker")
 PREPARED = os.environ.get("COORDD_WHEEL_FOLDER")
+PLATFORM = os.environ.get("COORDD_WHEEL_PLATFORM")
 
 
 def refuse_half_a_build():
@@ -69,7 +71,7 @@ class WheelForEveryPython(bdist_wheel):
     """Nothing is compiled against Python."""
 
     def get_tag(self):
-        return ("py3", "none", super().get_tag()[2])
+        return ("py3", "none", PLATFORM or super().get_tag()[2])
 
 
 setup(distclass=ForThisMachine, cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelForEveryPython})

@@ -75,6 +75,7 @@ void SaveAddressSpace() {
 }
 
 size_t ResidentBytes() { return OwnPages().resident * static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+size_t MappedBytes() { return OwnPages().mapped * static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 absl::Status RoomToBegin() {
   constexpr size_t kNeeded = kThreadsNeed;

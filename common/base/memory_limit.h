@@ -20,6 +20,8 @@ void SaveAddressSpace();
 
 // The memory of this process that is not swapped out, in bytes.
 size_t ResidentBytes();
+// Its address space in use, in bytes.
+size_t MappedBytes();
 
 // RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with
 // which a coordd begins; where it runs out among them, gRPC ends the process without a word.

@@ -24,6 +24,7 @@
 #include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/tls_handles.h"
+#include "common/net/wire.h"
 
 namespace coordd {
 namespace {
@@ -32,7 +33,6 @@ namespace {
 constexpr absl::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 // A frame's head: enough to tell what is spoken.
 constexpr size_t kHeadBytes = 9;
-constexpr size_t kReadBytes = 16 << 10;
 constexpr int kMaxHandshakeTurns = 1000;
 
 enum class Spoken { kHttp2, kHttp1, kTls, kOther, kClosed, kNothing };
@@ -44,89 +44,6 @@ Spoken WhatIs(absl::string_view head, bool closed) {
   if (head.size() >= 2 && (head[0] == 0x15 || head[0] == 0x16) && head[1] == 3) return Spoken::kTls;
   return head.size() >= 4 && head[0] == 0 && head[3] == 4 ? Spoken::kHttp2 : Spoken::kOther;
 }
-
-// A TCP connection that waits until a deadline at most.
-class Wire {
- public:
-  static absl::StatusOr<Wire> Connect(const HostPort& address, absl::Time deadline, Clock& clock) {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    if (const int error =
-            getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-        error != 0) {
-      return absl::UnavailableError(absl::StrCat("the host name ", address.host,
-                                                 " is not known here: ", gai_strerror(error)));
-    }
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-    int error = 0;
-    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-      Wire wire(deadline, clock);
-      wire.fd_ = OwnedFd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      if (wire.fd_.get() < 0) {
-        error = errno;
-        continue;
-      }
-      error = connect(wire.fd_.get(), one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
-      if (error == EINPROGRESS) error = wire.Await(POLLOUT) ? wire.TakeError() : ETIMEDOUT;
-      if (error == 0) return wire;
-    }
-    return absl::UnavailableError(absl::StrCat("it cannot be reached: ", std::strerror(error)));
-  }
-
-  // False: the other side has gone, or does not read.
-  bool Send(absl::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent > 0) {
-        bytes.remove_prefix(static_cast<size_t>(sent));
-      } else if ((errno != EAGAIN && errno != EINTR) || !Await(POLLOUT)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  // Nothing: the other side has closed, or is silent until the deadline.
-  std::string Receive() {
-    std::string bytes(kReadBytes, '\0');
-    while (Await(POLLIN)) {
-      const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), 0);
-      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      closed_ = got <= 0;
-      bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
-      return bytes;
-    }
-    return "";
-  }
-
-  bool closed() const { return closed_; }
-
- private:
-  Wire(absl::Time deadline, Clock& clock) : deadline_(deadline), clock_(&clock) {}
-
-  bool Await(short events) {
-    for (;;) {
-      const absl::Duration left = deadline_ - clock_->Now();
-      if (left <= absl::ZeroDuration()) return false;
-      pollfd one = {fd_.get(), events, 0};
-      const int ready = poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-      if (ready > 0) return true;
-      if (ready < 0 && errno != EINTR) return false;
-    }
-  }
-
-  int TakeError() {
-    int error = 0;
-    socklen_t size = sizeof(error);
-    return getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
-  }
-
-  OwnedFd fd_;
-  absl::Time deadline_;
-  Clock* clock_;
-  bool closed_ = false;
-};
 
 absl::StatusOr<Spoken> AskPlain(const HostPort& address, absl::Time deadline, Clock& clock) {
   COORDD_ASSIGN_OR_RETURN(Wire wire, Wire::Connect(address, deadline, clock));

@@ -8,10 +8,19 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 
 namespace coordd {
+namespace {
+
+bool IsWildcard(const std::string& host) {
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
+
+}  // namespace
 
 std::string LoopbackAddress() {
   sockaddr_in address{};
@@ -29,6 +38,23 @@ std::string LoopbackAddress() {
 std::string ReachableHere(const std::string& host) {
   if (host == "0.0.0.0") return "127.0.0.1";
   return host == "::" ? "::1" : host;
+}
+
+HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator) {
+  if (!wanted.host.empty()) return wanted;
+  const absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
+  if (local.ok()) return {*local, wanted.port};
+  COORDD_LOG(kWarning, "metrics are served on loopback only: ", local.status().message());
+  return {LoopbackAddress(), wanted.port};
+}
+
+HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {
+  if (!IsWildcard(bound.host)) return bound;
+  absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
+  if (local.ok()) return {*std::move(local), bound.port};
+  COORDD_LOG(kWarning, "metrics are announced as ", bound.ToString(),
+             ", where others may not find them: ", local.status().message());
+  return bound;
 }
 
 absl::Status TryToListen(const HostPort& address) {

@@ -16,6 +16,14 @@ std::string LoopbackAddress();
 // host stays as it is.
 std::string ReachableHere(const std::string& host);
 
+// Where to serve /metrics when `wanted` names no host: the address that packets to coordd leave
+// from, which is loopback when coordd is. `wanted` itself otherwise.
+HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator);
+
+// Where others find what listens on `bound`: the address that packets to coordd leave from when
+// `bound` is every interface, otherwise `bound` itself.
+HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator);
+
 // Binds a socket to it and closes that. UNAVAILABLE: what keeps this process from listening there.
 absl::Status TryToListen(const HostPort& address);
 

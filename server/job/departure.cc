@@ -72,10 +72,18 @@ std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& depa
   return departed;
 }
 
-std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& failed) {
-  return absl::StrCat(Who(witness), " reported that ",
-                      failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(),
-                      " failed", failed.detail().empty() ? "" : ": ", failed.detail());
+std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& failed, bool is_rank,
+                        const JobWorker* blamed) {
+  std::string text =
+      absl::StrCat(Who(witness), " reported that ",
+                   failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(),
+                   " failed", failed.detail().empty() ? "" : ": ", failed.detail());
+  if (is_rank) {
+    absl::StrAppend(
+        &text, "; it blames ",
+        blamed == nullptr ? absl::StrCat("rank ", failed.suspect_rank()) : Who(*blamed));
+  }
+  return text;
 }
 
 }  // namespace coordd

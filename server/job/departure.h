@@ -33,6 +33,9 @@ std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& depa
 std::string DepartureText(v1::DepartureCause cause, absl::string_view detail);
 
 // "rank 2 (host node3, pid 4711) reported that tensor a failed: its peer was closed".
-std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& failed);
+// `is_rank`: the generation has the rank that it suspects, which is `blamed`, if that is still
+// there.
+std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& failed, bool is_rank,
+                        const JobWorker* blamed);
 
 }  // namespace coordd

@@ -217,15 +217,13 @@ void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave&
 
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
                                   const Turn& turn) {
+  Emit(Event::Kind::kFailureReported, "", turn.effects);
   if (workers_.anyone_departs()) return;  // whoever is departing is why
   const int32_t suspect = failed.suspect_rank();
   const bool is_rank = generation_->HasRank(suspect);
   const Worker* const blamed =
       is_rank ? workers_.Find(generation_->session_of(Rank{suspect})) : nullptr;
-  std::string reason = FailureText(worker, failed);
-  if (is_rank)
-    absl::StrAppend(&reason, "; it blames ",
-                    blamed == nullptr ? absl::StrCat("rank ", suspect) : Who(*blamed));
+  const std::string reason = FailureText(worker, failed, is_rank, blamed);
   // A peer that is gone is as a rule why, and its departure says more: what a data plane saw of it
   // (a connection that ended) is often here first.
   if (damage() == Damage::kNone) {

@@ -16,13 +16,15 @@ class Registry;
 
 namespace coordd {
 
+class ProcessMetrics;
 struct Event;
 namespace v1 {
 class ServerState;
 }
 
 // Thread-safe. Labels are bounded: a job's name is one (the series of a job go when coordd forgets
-// the job), ids of sessions, workers and ranks never are.
+// the job), ids of sessions, workers and ranks never are. A counter is there, at 0, before its
+// first count, with each value of its labels (label_values.h): of a job from its first event on.
 class ServerMetrics {
  public:
   // `registry` comes from main and outlives this.
@@ -49,7 +51,8 @@ class ServerMetrics {
   void OnMessageSent();
   void AddOutboxMessages(int64_t delta);
 
-  // The port. `why`: one of RefusalName's.
+  // The port. `why`: one of RefusalName's, all of which are expected from the start.
+  void ExpectConnectionRefused(const char* why);
   void OnConnectionRefused(const char* why);
   void SetConnections(size_t open, size_t max);
 
@@ -61,6 +64,7 @@ class ServerMetrics {
   // What the store and HTTP count. `method` and `path` are ours, never the client's.
   void OnStoreCallStarted();
   void OnStoreCallEnded(absl::string_view method, absl::StatusCode code);
+  void ExpectHttpRequest(absl::string_view path, int status);
   void OnHttpRequest(absl::string_view path, int status);
 
   // Called before each scrape, with what is a state rather than an event.
@@ -74,6 +78,7 @@ class ServerMetrics {
   struct Families;
   prometheus::Registry& registry_;
   const std::unique_ptr<Families> families_;
+  const std::unique_ptr<ProcessMetrics> process_;
 };
 
 }  // namespace coordd

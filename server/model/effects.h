@@ -196,16 +196,17 @@ struct Event {
     kScheduleBroken,
     kTraced,
     kProtocolError,
-    kStaleMessage,  // of an older generation: dropped
-    kJobResumed,    // all members have come back to their generation
-    kJobRestored,   // known from before coordd was started again
-    kNotStored,     // a generation could not be stored, so it was not announced
-    kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
-    kProcessEnded,  // how a process ended, told after its departure
-    kDrainBegan,    // a worker was asked to leave
-    kDrainLifted,   // and may stay after all
-    kRankStuck,     // where the program of a rank is that others wait for
-    kStateLost,     // a generation has none of those who had the state of the training
+    kStaleMessage,     // of an older generation: dropped
+    kJobResumed,       // all members have come back to their generation
+    kJobRestored,      // known from before coordd was started again
+    kNotStored,        // a generation could not be stored, so it was not announced
+    kAsleep,           // coordd itself was not running for a while: leases and stalls got grace
+    kProcessEnded,     // how a process ended, told after its departure
+    kDrainBegan,       // a worker was asked to leave
+    kDrainLifted,      // and may stay after all
+    kRankStuck,        // where the program of a rank is that others wait for
+    kStateLost,        // a generation has none of those who had the state of the training
+    kFailureReported,  // by a member, of a collective: counted, no more; what follows is told
   };
   Kind kind = Kind::kJobCreated;
   std::string job = {};

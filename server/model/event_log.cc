@@ -69,6 +69,7 @@ v1::EventKind KindOf(Event::Kind kind) {
       return v1::EVENT_KIND_STATE_LOST;
     case Event::Kind::kTensorsPlanned:
     case Event::Kind::kStaleMessage:
+    case Event::Kind::kFailureReported:
       break;
   }
   return v1::EVENT_KIND_UNSPECIFIED;

@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/net/address.h"
+#include "common/protocol/node_metrics.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
 #include "common/protocol/slot_dictionary.h"
@@ -49,10 +50,10 @@ absl::Status CheckNotBelow(absl::string_view field, int64_t found, int64_t low) 
 absl::Status CheckMetricsAddress(const std::string& text) {
   COORDD_RETURN_IF_ERROR(CheckWord("metrics_address", text, 0, kMaxMetricsAddressBytes));
   if (text.empty()) return absl::OkStatus();
-  const auto address = ParseHostPort(text);
+  const auto address = ParseHostPort(MetricsPlaceOf(text).address);
   if (address.ok() && address->port != 0) return absl::OkStatus();
   return Invalid("metrics_address", absl::StrCat("\"", text, "\""),
-                 "HOST:PORT or [IPV6]:PORT with a port above 0");
+                 "HOST:PORT or [IPV6]:PORT with a port above 0, or of a relay HOST:PORT/node");
 }
 
 absl::Status CheckHost(const v1::HostIdentity& host) {

@@ -20,6 +20,7 @@
 #include "common/launch/connection_file.h"
 #include "common/net/http_server.h"
 #include "common/net/own_address.h"
+#include "server/door/connection_gate.h"
 #include "server/door/connection_table.h"
 #include "server/door/grpc_port.h"
 #include "server/metrics/prometheus_targets.h"
@@ -185,6 +186,8 @@ class GrpcCoordServer final : public CoordServer {
   }
 
   absl::Status Listen() {
+    for (int why = 0; why < kRefusals; ++why)
+      metrics_.ExpectConnectionRefused(RefusalName(static_cast<Refusal>(why)));
     if (options_.tls.enabled()) {
       COORDD_ASSIGN_OR_RETURN(certificates_, ServerCertificates::Load(options_.tls));
       certificate_watch_ = std::make_unique<CertificateWatch>(*certificates_, metrics_, clock_);

@@ -100,7 +100,11 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
     metrics.SetConnections(port.connections(), port.connections_max());
     return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Text()};
   };
+  for (const char* path : {"/readyz", "/v1/jobs", "/v1/targets"})
+    metrics.ExpectHttpRequest(path, 503);
+  metrics.ExpectHttpRequest("/v1/events", 400);
   for (auto& [path, handler] : handlers) {
+    metrics.ExpectHttpRequest(path, 200);
     handler = [&metrics, path = path, answer = std::move(handler)](const std::string& query) {
       HttpResponse response = answer(query);
       metrics.OnHttpRequest(path, response.status);

@@ -4,6 +4,7 @@
 
 #include "common/base/log.h"
 #include "common/net/address.h"
+#include "common/protocol/node_metrics.h"
 #include "server/door/read_bytes.h"
 #include "server/model/validate_message.h"
 
@@ -16,7 +17,7 @@ bool IsOfThisMachine(const std::string& host) { return IsLoopback(host) || Inter
 
 bool MetricsAddressRule::IsOf(absl::string_view peer, const std::string& metrics_address) {
   const auto from = ParseHostPort(ReadBytes::PeerOf(peer));
-  const auto served = ParseHostPort(metrics_address);
+  const auto served = ParseHostPort(MetricsPlaceOf(metrics_address).address);
   if (!from.ok() || !served.ok()) return false;
   return served->host == from->host ||
          (IsOfThisMachine(from->host) && IsOfThisMachine(served->host));
@@ -25,7 +26,9 @@ bool MetricsAddressRule::IsOf(absl::string_view peer, const std::string& metrics
 void MetricsAddressRule::Apply(absl::string_view peer, v1::Join& join) {
   if (any_ || join.metrics_address().empty()) return;
   // What is no address at all is refused by a sentence of its own.
-  if (!ParseHostPort(join.metrics_address()).ok() || IsOf(peer, join.metrics_address())) return;
+  if (!ParseHostPort(MetricsPlaceOf(join.metrics_address()).address).ok() ||
+      IsOf(peer, join.metrics_address()))
+    return;
   const std::string said = OneLine(Truncated(join.metrics_address(), 64));
   join.clear_metrics_address();
   std::optional<std::string> more;

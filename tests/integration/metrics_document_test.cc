@@ -87,7 +87,7 @@ Metrics FromDocument(const std::string& title) {
 
 // Every kind of event and call once: a family without a series is not collected.
 void Exercise(ServerMetrics& metrics) {
-  for (int kind = 0; kind <= static_cast<int>(Event::Kind::kAsleep); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(Event::Kind::kFailureReported); ++kind) {
     Event event{.kind = static_cast<Event::Kind>(kind)};
     event.job = "train";
     event.cause = v1::DEPARTURE_CAUSE_LEFT;

@@ -4,6 +4,7 @@ itself dies, nobody is lost and no collective fails."""
 import os
 import signal
 import subprocess
+import urllib.request
 
 from tests.support import processes
 from tests.support.processes import wait_for
@@ -45,6 +46,37 @@ print("the next one listens")
 
 
 class NodeSessionTest(RelayCase):
+    def test_prometheus_has_one_target_for_the_workers_of_a_node(self):
+        coordd = self.coordd(*self.store)
+        self.relay(coordd, "--metrics", "127.0.0.1:0")
+        workers = self.behind(coordd, 3, COORDD_METRICS="127.0.0.1:0")
+        for worker in workers:
+            self.assertEqual(worker.ask("submit a float32 100 1"), "ok")
+        for worker in workers:
+            self.assertEqual(worker.ask("wait a"), "ok 3 3")
+        [target] = coordd.json("/v1/targets")
+        self.assertEqual(target["labels"]["__metrics_path__"], "/node")
+        self.assertRegex(target["labels"]["instance"], "^test/")
+        self.assertNotIn("rank", target["labels"])
+
+        def text():
+            with urllib.request.urlopen(f"http://{target['targets'][0]}/node", timeout=processes.PATIENCE_S) as answer:
+                return answer.read().decode()
+        joined = text()
+        self.assertEqual(processes.metric(joined, "coordd_worker_ranks"), 3, joined)
+        self.assertEqual(processes.metric(joined, "coordd_worker_payload_bytes_total", kind="allreduce"), 3 * 400, joined)
+        for rank in range(3):
+            self.assertIsNotNone(processes.metric(joined, "coordd_worker_arrival_lag_seconds", rank=rank), joined)
+        # Who has left is in it no more.
+        self.assertEqual(workers[2].ask("leave"), "ok")
+        self.assertTrue(wait_for(lambda: processes.metric(text(), "coordd_worker_ranks") == 2), text())
+
+    def test_workers_have_targets_of_their_own_where_the_relay_serves_none(self):
+        coordd = self.coordd(*self.store)
+        self.relay(coordd)
+        self.behind(coordd, 2, COORDD_METRICS="127.0.0.1:0")
+        self.assertEqual([target["labels"]["instance"] for target in coordd.json("/v1/targets")], ["test/0", "test/1"])
+
     def job(self, coordd):
         return coordd.json("/v1/jobs")["jobs"][0]
 

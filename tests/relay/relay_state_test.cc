@@ -70,6 +70,39 @@ TEST_F(RelayStateTest, TheFirstBatchSaysHelloForTheJobOfTheFirstJoin) {
   EXPECT_FALSE(state_.TakeBatch().has_hello());
 }
 
+TEST_F(RelayStateTest, TheMetricsOfItsMembersAreWhereItServesThem) {
+  RelayState state({.metrics_address = "10.0.0.7:9401/node"}, Hello());
+  for (int i = 1; i <= 3; ++i) {
+    v1::WorkerMessage message;
+    *message.mutable_join() = JoinOf("w");
+    if (i != 2) message.mutable_join()->set_metrics_address(absl::StrCat("127.0.0.1:", 9000 + i));
+    state.Said(StreamId{i}, message.SerializeAsString(), kStart);
+  }
+  const v1::NodeMessages batch = state.TakeBatch();
+  ASSERT_EQ(batch.messages_size(), 3);
+  std::vector<std::string> told;
+  for (const v1::NodeMessage& message : batch.messages()) {
+    v1::WorkerMessage join;
+    ASSERT_TRUE(join.ParseFromString(message.message()));
+    told.push_back(join.join().metrics_address());
+  }
+  // One has none, and gets none.
+  EXPECT_THAT(told, ElementsAre("10.0.0.7:9401/node", "", "10.0.0.7:9401/node"));
+  EXPECT_THAT(state.MetricsAddresses(), ElementsAre("127.0.0.1:9001", "127.0.0.1:9003"));
+  state.Ended(StreamId{1}, "", kStart);
+  EXPECT_THAT(state.MetricsAddresses(), ElementsAre("127.0.0.1:9003"));
+}
+
+TEST_F(RelayStateTest, WithoutMetricsOfItsOwnJoinsGoAsTheyCame) {
+  v1::WorkerMessage message;
+  *message.mutable_join() = JoinOf("w");
+  message.mutable_join()->set_metrics_address("127.0.0.1:9001");
+  const std::string sent = message.SerializeAsString();
+  state_.Said(StreamId{1}, sent, kStart);
+  EXPECT_EQ(state_.TakeBatch().messages(0).message(), sent);
+  EXPECT_THAT(state_.MetricsAddresses(), IsEmpty());
+}
+
 TEST_F(RelayStateTest, WhatAllSayGoesOnceAndAtOnce) {
   Open(3);
   EXPECT_EQ(state_.BatchDue(), absl::InfiniteFuture());

@@ -11,11 +11,11 @@ class RelayCase(processes.TestCase):
         self.store = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}")
         self.socket = os.path.join(self.folder, "relay")
 
-    def relay(self, coordd):
+    def relay(self, coordd, *arguments):
         reading, writing = os.pipe()
         relay = self.start(processes.Process(
             [processes.program("coordd-relay"), "--coordinator", coordd.listen, "--listen", f"unix:{self.socket}",
-             "--ready-fd", str(writing)], pass_fds=[writing]))
+             "--ready-fd", str(writing), *arguments], pass_fds=[writing]))
         os.close(writing)
         with os.fdopen(reading, "rb") as said:
             self.assertEqual(said.readline(), b"ready\n", relay.text())

@@ -43,7 +43,7 @@ constexpr VariableRow kRows[] = {
      "The worker goes straight to coordd while the relay is not there. `coordrun --node-sessions` "
      "sets the variable."},
     {"COORDD_PORT_RANGE", kMeeting, "Ports to listen on", "`A-B`", "any free port",
-     "workers, coordd, Python",
+     "workers, coordd, coordd-relay, Python",
      "It is meant for firewalls. A node needs one port for coordd, if coordd runs there, and two "
      "for each worker."},
 
@@ -174,8 +174,8 @@ constexpr VariableRow kRows[] = {
      "Where the process has loaded one already, torch's for instance, that one is used, and a "
      "warning says so."},
 
-    {"COORDD_METRICS", kWatching, "Where the worker serves /metrics",
-     "`HOST:PORT`, `auto` or `auto:PORT`", "nowhere", "workers",
+    {"COORDD_METRICS", kWatching, "Where the worker serves /metrics, and a relay those of its node",
+     "`HOST:PORT`, `auto` or `auto:PORT`", "nowhere", "workers, coordd-relay",
      "Port 0 picks one. `auto` is the address from which the worker reaches coordd. coordrun sets "
      "it for workers on its own machine."},
     {"COORDD_TIMELINE", kWatching, "File into which a timeline is written", "a path", "no timeline",

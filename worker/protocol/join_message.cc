@@ -23,10 +23,6 @@ constexpr absl::Duration kMinHeartbeat = absl::Milliseconds(1);
 // up.
 constexpr char kAnywhere[] = "192.0.2.1";
 
-bool IsWildcard(const std::string& host) {
-  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
-}
-
 }  // namespace
 
 v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
@@ -67,23 +63,6 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
     }
   }
   return join;
-}
-
-HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator) {
-  if (!wanted.host.empty()) return wanted;
-  const absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
-  if (local.ok()) return {*local, wanted.port};
-  COORDD_LOG(kWarning, "metrics are served on loopback only: ", local.status().message());
-  return {LoopbackAddress(), wanted.port};
-}
-
-HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {
-  if (!IsWildcard(bound.host)) return bound;
-  absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
-  if (local.ok()) return {*std::move(local), bound.port};
-  COORDD_LOG(kWarning, "metrics are announced as ", bound.ToString(),
-             ", where others may not find them: ", local.status().message());
-  return bound;
 }
 
 std::string HostAddress(const HostPort& coordinator, bool has_other_nodes) {

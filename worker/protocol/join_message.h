@@ -20,14 +20,6 @@ namespace coordd {
 v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
                   const std::string& metrics_address, pid_t pid, Random& random);
 
-// Where to serve /metrics when `wanted` names no host: the address that packets to coordd leave
-// from, which is loopback when coordd is. `wanted` itself otherwise.
-HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator);
-
-// Where others find what listens on `bound`: the address that packets to coordd leave from when
-// `bound` is every interface, otherwise `bound` itself.
-HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator);
-
 // A numeric address of this machine by which the job's others reach it: that which packets to
 // coordd leave from. Where that is loopback, and others are on other nodes, the address of the way
 // out, if this machine has one.

@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/launch/host_identity.h"
+#include "common/net/own_address.h"
 #include "worker/execute/worker_errors.h"
 #include "worker/interfaces/peer_status.h"
 #include "worker/protocol/join_message.h"
@@ -66,15 +67,14 @@ absl::Status WorkerImpl::Start() {
 
 absl::Status WorkerImpl::StartMetrics() {
   if (!options_.metrics.has_value()) return absl::OkStatus();
-  prometheus::Registry& registry = runtime_->registry;
   COORDD_ASSIGN_OR_RETURN(
       runtime_->http,
       HttpServer::Start(
           MetricsAddress(*options_.metrics, options_.coordinator), options_.ports,
           {{"/metrics",
-            [&registry, &metrics = runtime_->metrics](const std::string&) {
+            [&r = *runtime_](const std::string&) {
               return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8",
-                                  MetricsText(registry, metrics)};
+                                  MetricsText(r.registry, r.metrics)};
             }},
            {"/healthz", [this](const std::string&) {
               const absl::Status alive = status();

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
 #include "common/base/version.h"
+#include "common/machine/process_metrics.h"
 #include "worker/runtime/gpu_metrics.h"
 
 namespace coordd {
@@ -94,7 +95,8 @@ struct WorkerMetrics::Series {
                                           "Of the device's fusion buffer: registered with NCCL")),
         device_result_bytes(MakeGauge(r, "coordd_worker_device_result_bytes",
                                       "Memory of the device for results that the library makes")),
-        gpu(r) {
+        gpu(r),
+        process(r) {
     prometheus::BuildGauge()
         .Name("coordd_worker_build_info")
         .Help("Always 1; the labels tell the version")
@@ -124,6 +126,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& device_registered_bytes;
   prometheus::Gauge& device_result_bytes;
   GpuMetrics gpu;
+  ProcessMetrics process;
 
   // Guarded by mu.
   Mutex mu;
@@ -190,6 +193,7 @@ void WorkerMetrics::TakeTallies() {
     return is_last;
   });
 }
+void WorkerMetrics::ReadProcess() { series_->process.Update(); }
 void WorkerMetrics::RecordNegotiation(absl::Duration reported_to_planned) {
   series_->negotiation.Observe(absl::ToDoubleSeconds(reported_to_planned));
 }
@@ -242,6 +246,7 @@ int64_t WorkerMetrics::control_turns() const {
 
 std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics) {
   metrics.TakeTallies();
+  metrics.ReadProcess();
   return prometheus::TextSerializer().Serialize(registry.Collect());
 }
 

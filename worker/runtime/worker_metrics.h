@@ -66,6 +66,8 @@ class WorkerMetrics {
   std::shared_ptr<Tally> OpenTally(CollectiveKind kind, absl::string_view backend);
   // What has been counted since the last call.
   void TakeTallies();
+  // What the process takes of its machine, as it is now.
+  void ReadProcess();
   void RecordNegotiation(absl::Duration reported_to_planned);
   void RecordExecution(absl::Duration launched_to_done);
   void RecordHeartbeatLag(absl::Duration lag);

@@ -215,10 +215,10 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
          "says \"gloo\" or nothing")
       ->check(CLI::IsMember({"coordd"}))
       ->type_name("BACKEND");
-  app.add_option("--metrics", options->metrics,
-                 "where each worker serves /metrics, auto (where coordd is reached from) or off "
-                 "[auto for workers "
-                 "here, else off]")
+  app.add_option(
+         "--metrics", options->metrics,
+         "where each worker serves /metrics, and the relay of a node those of all, auto (where "
+         "coordd is reached from) or off [auto for workers here, else off]")
       ->type_name("HOST:PORT");
   app.add_option_function<double>(
          "--check-results",

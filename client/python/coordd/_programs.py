@@ -1,5 +1,5 @@
-"""coordd, coordrun, coordctl and coordd-worker as commands of a Python environment: the programs lie in the package, or in the
-build of the source tree that this package is part of."""
+"""coordd, coordd-relay, coordrun, coordctl and coordd-worker as commands of a Python environment: the programs lie in the package,
+or in the build of the source tree that this package is part of."""
 
 import os
 import sys
@@ -26,6 +26,11 @@ def run(name: str) -> None:
 def coordd() -> None:
     """The daemon."""
     run("coordd")
+
+
+def coordd_relay() -> None:
+    """One session for the workers of a node."""
+    run("coordd-relay")
 
 
 def coordrun() -> None:

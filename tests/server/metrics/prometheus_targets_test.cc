@@ -24,6 +24,32 @@ TEST(PrometheusTargets, LeaveOutWhoIsNoMemberOrHasNoMetrics) {
   EXPECT_EQ(PrometheusTargets(state), "[]\n");
 }
 
+TEST(PrometheusTargets, NameAWorkerByItsPlace) {
+  v1::ServerState state;
+  v1::JobState* job = state.add_jobs();
+  job->set_name("train");
+  AddWorker(job, 3, "10.0.0.1:9401");
+  const std::string text = PrometheusTargets(state);
+  EXPECT_NE(text.find("\"instance\": \"train/3\""), std::string::npos) << text;
+  EXPECT_EQ(text.find("__metrics_path__"), std::string::npos) << text;
+}
+
+TEST(PrometheusTargets, AreOneForTheWorkersBehindARelay) {
+  v1::ServerState state;
+  v1::JobState* job = state.add_jobs();
+  job->set_name("train");
+  for (int32_t rank : {5, 4, 6}) AddWorker(job, rank, "10.0.0.1:9401/node");
+  AddWorker(job, 7, "10.0.0.1:9402");
+  const std::string text = PrometheusTargets(state);
+  EXPECT_EQ(text.find("10.0.0.1:9401\""), text.rfind("10.0.0.1:9401\"")) << text;
+  for (const char* part :
+       {"\"__metrics_path__\": \"/node\"", "\"instance\": \"train/node1\"", "\"rank\": \"7\""}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  // Its series have the rank.
+  EXPECT_EQ(text.find("\"rank\": \"4\""), std::string::npos) << text;
+}
+
 TEST(PrometheusTargets, AreInOrderSoThatTheFileChangesOnlyWithTheMembers) {
   v1::ServerState state, shuffled;
   for (v1::ServerState* s : {&state, &shuffled}) {

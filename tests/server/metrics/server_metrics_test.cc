@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/job/coordinator_state.h"
+#include "server/metrics/label_values.h"
 
 namespace coordd {
 namespace {
@@ -53,6 +54,69 @@ TEST_F(ServerMetricsTest, TellTheStoryOfAPlan) {
         "coordd_negotiation_seconds_bucket{job_name=\"train\",le=\"0.0025\"} 1\n"}) {
     EXPECT_THAT(metrics_.Text(), HasSubstr(line));
   }
+}
+
+// To Prometheus a series that appears with its first count has not grown.
+TEST_F(ServerMetricsTest, KnowAJobsLossesBeforeThereAreAny) {
+  On(Event::Kind::kJobCreated);
+  for (const char* line :
+       {"coordd_departures_total{cause=\"connection_lost\",job_name=\"train\"} 0\n",
+        "coordd_departures_total{cause=\"program_failed\",job_name=\"train\"} 0\n",
+        "coordd_events_total{job_name=\"train\",kind=\"rank_stuck\"} 0\n",
+        "coordd_events_total{job_name=\"train\",kind=\"job_created\"} 1\n",
+        "coordd_tensor_failures_total{code=\"DEADLINE_EXCEEDED\",job_name=\"train\"} 0\n",
+        "coordd_failures_reported_total{job_name=\"train\"} 0\n",
+        "coordd_stalls_total{job_name=\"train\"} 0\n"}) {
+    EXPECT_THAT(metrics_.Text(), HasSubstr(line));
+  }
+}
+
+TEST_F(ServerMetricsTest, KnowTheLossesOfAJobThatWasThereBefore) {
+  metrics_.SetState(StateOf({"train"}));
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr("coordd_departures_total{cause=\"evicted\",job_name=\"train\"} 0\n"));
+}
+
+TEST_F(ServerMetricsTest, KnowWhatCanBeRefusedBeforeAnythingIs) {
+  for (const char* line : {"coordd_join_refusals_total{code=\"UNAUTHENTICATED\"} 0\n",
+                           "coordd_calls_denied_total{call=\"Dismiss\",role=\"worker\"} 0\n",
+                           "coordd_sessions_dropped_total{reason=\"no_join\"} 0\n",
+                           "coordd_state_commits_total{code=\"UNAVAILABLE\"} 0\n",
+                           "coordd_store_calls_total{code=\"OK\",method=\"compare_set\"} 0\n",
+                           "coordd_events_total{kind=\"asleep\"} 0\n"}) {
+    EXPECT_THAT(metrics_.Text(), HasSubstr(line));
+  }
+  // An operator may do everything.
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("role=\"operator\"")));
+}
+
+// Every cause, kind and role that there is has been thought of.
+TEST_F(ServerMetricsTest, KnowEveryValueOfALabel) {
+  for (int cause = 1; cause < v1::DepartureCause_ARRAYSIZE; ++cause) {
+    EXPECT_THAT(DepartureCauses(), testing::Contains(static_cast<v1::DepartureCause>(cause)));
+  }
+  for (int kind = 1; kind < v1::EventKind_ARRAYSIZE; ++kind) {
+    std::vector<v1::EventKind> all(JobEventKinds().begin(), JobEventKinds().end());
+    all.insert(all.end(), OwnEventKinds().begin(), OwnEventKinds().end());
+    EXPECT_THAT(all, testing::Contains(static_cast<v1::EventKind>(kind)));
+  }
+}
+
+TEST_F(ServerMetricsTest, CountTheFailuresThatMembersReport) {
+  On(Event::Kind::kFailureReported);
+  On(Event::Kind::kFailureReported);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_failures_reported_total{job_name=\"train\"} 2\n"));
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("unspecified")));
+}
+
+TEST_F(ServerMetricsTest, NameARankThatAStallWaitsFor) {
+  v1::ServerState state = StateOf({"train", "eval"});
+  v1::StalledTensor& tensor = *state.mutable_jobs(0)->add_stalled();
+  tensor.add_missing_ranks(3);
+  tensor.add_missing_ranks(5);
+  metrics_.SetState(state);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_stall_missing_rank{job_name=\"train\"} 3\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_stall_missing_rank{job_name=\"eval\"} -1\n"));
 }
 
 TEST_F(ServerMetricsTest, CountDeparturesByCause) {

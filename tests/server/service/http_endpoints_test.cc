@@ -118,7 +118,8 @@ TEST(HttpEndpoints, ListTheMembersForPrometheus) {
   ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
   const json expected = json::parse(
       R"([{"targets": ["127.0.0.7:9401"],
-           "labels": {"job_name": "train", "rank": "0", "hostname": "host1"}}])");
+           "labels": {"instance": "train/0", "job_name": "train", "rank": "0",
+                      "hostname": "host1"}}])");
   EXPECT_EQ(json::parse(server.Get("/v1/targets").body), expected);
 }
 

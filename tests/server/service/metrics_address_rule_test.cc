@@ -20,6 +20,12 @@ TEST(MetricsAddressRule, AWorkerServesWhereItComesFrom) {
   EXPECT_FALSE(MetricsAddressRule::IsOf("ipv6:%5B2001:db8::7%5D:4711", "[2001:db8::8]:9401"));
 }
 
+TEST(MetricsAddressRule, ARelayServesThemWhereItComesFrom) {
+  EXPECT_TRUE(MetricsAddressRule::IsOf(kNode, "192.0.2.7:9401/node"));
+  EXPECT_FALSE(MetricsAddressRule::IsOf(kNode, "192.0.2.8:9401/node"));
+  EXPECT_FALSE(MetricsAddressRule::IsOf(kNode, "192.0.2.7:9401/other"));
+}
+
 TEST(MetricsAddressRule, OnThisMachineEachOfItsAddressesWillDo) {
   EXPECT_TRUE(MetricsAddressRule::IsOf(kHere, "127.0.0.1:9401"));
   EXPECT_TRUE(MetricsAddressRule::IsOf(kHere, "127.0.0.2:9401"));

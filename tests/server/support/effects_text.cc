@@ -130,12 +130,14 @@ std::string ToText(const TraceAnswer& answer, const EffectNames& names) {
 }
 
 constexpr const char* kEventNames[] = {
-    "job_created",       "job_ended",        "worker_joined",   "join_refused",  "worker_departed",
-    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
-    "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "schedule_began",
-    "schedule_broken",   "traced",           "protocol_error",  "stale_message", "job_resumed",
-    "job_restored",      "not_stored",       "asleep",          "process_ended", "drain_began",
-    "drain_lifted",      "rank_stuck",       "state_lost"};
+    "job_created",     "job_ended",         "worker_joined",    "join_refused",
+    "worker_departed", "generation_formed", "generation_ended", "tensors_planned",
+    "tensor_failed",   "stall_began",       "stall_ended",      "set_changed",
+    "set_refused",     "rank_joined",       "schedule_began",   "schedule_broken",
+    "traced",          "protocol_error",    "stale_message",    "job_resumed",
+    "job_restored",    "not_stored",        "asleep",           "process_ended",
+    "drain_began",     "drain_lifted",      "rank_stuck",       "state_lost",
+    "failure_reported"};
 
 }  // namespace
 
