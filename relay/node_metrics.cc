@@ -29,7 +29,7 @@ How HowOf(absl::string_view family) {
   if (absl::StartsWith(family, "coordd_worker_gpu_")) return How::kEach;
   for (absl::string_view largest :
        {"coordd_worker_build_info", "coordd_worker_generation", "coordd_worker_size",
-        "process_max_fds", "process_start_time_seconds"}) {
+        "process_open_fds", "process_max_fds", "process_start_time_seconds"}) {
     if (family == largest) return How::kLargest;
   }
   return How::kSum;

@@ -33,7 +33,8 @@ std::string WorkerText(int rank) {
       "# HELP coordd_worker_arrival_lag_seconds Late\n"
       "# TYPE coordd_worker_arrival_lag_seconds gauge\n"
       "coordd_worker_arrival_lag_seconds 0.0",
-      rank,
+      rank, "\n# HELP process_open_fds Open\n# TYPE process_open_fds gauge\nprocess_open_fds ",
+      20 + rank,
       "\n# HELP coordd_worker_gpu_throttled Clocks\n# TYPE coordd_worker_gpu_throttled gauge\n"
       "coordd_worker_gpu_throttled{reason=\"power cap\"} 1\n");
 }
@@ -47,7 +48,7 @@ TEST(NodeMetrics, AddUpWhatIsCountedAndKeepWhatFindsARank) {
         "coordd_worker_execution_seconds_count 8\n", "coordd_worker_execution_seconds_sum 0.5\n",
         "coordd_worker_execution_seconds_bucket{le=\"0.1\"} 6\n",
         "coordd_worker_execution_seconds_bucket{le=\"+Inf\"} 8\n",
-        "coordd_worker_arrival_lag_seconds{rank=\"5\"} 0.05",
+        "coordd_worker_arrival_lag_seconds{rank=\"5\"} 0.05", "process_open_fds 25\n",
         "coordd_worker_gpu_throttled{reason=\"power cap\",rank=\"2\"} 1\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
