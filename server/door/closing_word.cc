@@ -27,7 +27,8 @@ constexpr absl::string_view kErrors[] = {"NO_ERROR",
 
 }  // namespace
 
-void ClosingWord::Take(absl::string_view bytes) {
+void ClosingWord::Take(absl::string_view bytes,
+                       absl::FunctionRef<void(const FrameHead&)> on_frame) {
   while (!bytes.empty()) {
     if (skipping_ > 0) {
       const size_t skipped = std::min(skipping_, bytes.size());
@@ -43,13 +44,14 @@ void ClosingWord::Take(absl::string_view bytes) {
     if (in_goaway_) {
       TakeGoaway();
     } else {
-      TakeHead();
+      TakeHead(on_frame);
     }
   }
 }
 
-void ClosingWord::TakeHead() {
+void ClosingWord::TakeHead(absl::FunctionRef<void(const FrameHead&)> on_frame) {
   const FrameHead head = FrameHeadAt(kept_.data());
+  on_frame(head);
   in_goaway_ = head.type == FrameType::kGoaway && head.size >= kGoawayBytes;
   if (in_goaway_) {
     wanted_ = std::min(kFrameHeadBytes + head.size, kept_.size());

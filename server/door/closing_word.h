@@ -1,4 +1,4 @@
-// What gRPC says of a client whose connection it closes: HTTP/2's GOAWAY.
+// What gRPC says to a client, as far as the door has to know it: which frames, and why it closes.
 #pragma once
 
 #include <array>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "server/door/http2_frame.h"
 
@@ -15,8 +16,8 @@ namespace coordd {
 // keeps one frame's beginning.
 class ClosingWord {
  public:
-  // What gRPC has sent, in pieces as they come.
-  void Take(absl::string_view bytes);
+  // What gRPC has sent, in pieces as they come. `on_frame` is called with the head of each frame.
+  void Take(absl::string_view bytes, absl::FunctionRef<void(const FrameHead&)> on_frame);
 
   // That gRPC has announced the end.
   bool said() const { return said_; }
@@ -28,7 +29,7 @@ class ClosingWord {
   // Of a GOAWAY: the last stream and the error; then a word of why.
   static constexpr size_t kGoawayBytes = 8, kWordBytes = 64;
 
-  void TakeHead();
+  void TakeHead(absl::FunctionRef<void(const FrameHead&)> on_frame);
   void TakeGoaway();
 
   std::array<char, kFrameHeadBytes + kGoawayBytes + kWordBytes> kept_ = {};

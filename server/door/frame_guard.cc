@@ -37,7 +37,7 @@ constexpr KindName kNames[] = {
 
 FrameGuard::FrameGuard(const FrameBounds& bounds, absl::Time now,
                        std::shared_ptr<SharedBudget> calls)
-    : bounds_(bounds), calls_(std::move(calls)) {
+    : bounds_(bounds), calls_(calls), beside_(std::move(calls)) {
   for (size_t kind = 0; kind < kFrameKinds; ++kind)
     purses_[kind] = {.tokens = bounds_.budgets[kind].burst, .given_at = now};
 }
@@ -87,6 +87,7 @@ absl::Status FrameGuard::TakeFrame(const FrameHead& frame, absl::Time now) {
     case FrameType::kPriority:
       return Spend(FrameKind::kPriority, 1, now);
     case FrameType::kResetStream:
+      EndCall(frame.stream);
       return Spend(FrameKind::kCallWithoutMessage, 1, now);
     case FrameType::kSettings:
       has_settings_ = true;
@@ -108,11 +109,45 @@ absl::Status FrameGuard::TakeHeaders(const FrameHead& frame, absl::Time now) {
   block_bytes_ = frame.size;
   block_frames_ = 1;
   if ((frame.flags & kEndsHeaders) == 0) block_stream_ = frame.stream;
+  COORDD_RETURN_IF_ERROR(BeginCall(frame.stream, now));
   if ((frame.flags & kEndsStream) != 0)
     COORDD_RETURN_IF_ERROR(Spend(FrameKind::kCallWithoutMessage, 1, now));
   else
     ++unended_;
   return HeadersWithinBounds();
+}
+
+absl::Status FrameGuard::BeginCall(uint32_t stream, absl::Time now) {
+  if (stream <= last_call_) {
+    // Trailers of a call, which no client of gRPC's sends, or headers of one that has ended.
+    return Spend(FrameKind::kCallWithoutMessage, 1, now);
+  }
+  last_call_ = stream;
+  open_.insert(stream);
+  if (open_.size() > bounds_.calls)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more calls at a time than the ", bounds_.calls, " that it was told"));
+  if (open_.size() > bounds_.free_calls && !beside_.Add(now))
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "more than ", bounds_.free_calls, " calls at a time, while all its connections have ",
+        SharedBudget::kOpenCallsMax, " beside the first ", bounds_.free_calls,
+        " of each, or others of its connections have ended with many under way"));
+  return absl::OkStatus();
+}
+
+void FrameGuard::EndCall(uint32_t stream) {
+  if (open_.erase(stream) > 0 && open_.size() >= bounds_.free_calls) beside_.Remove();
+}
+
+void FrameGuard::End(absl::Time now) {
+  if (calls_ != nullptr && beside_.count() > 0)
+    calls_->LeftOpen(static_cast<double>(beside_.count()), now);
+}
+
+void FrameGuard::Said(const FrameHead& frame) {
+  const bool may_end = frame.type == FrameType::kHeaders || frame.type == FrameType::kData;
+  if (frame.type == FrameType::kResetStream || (may_end && (frame.flags & kEndsStream) != 0))
+    EndCall(frame.stream);
 }
 
 absl::Status FrameGuard::TakeContinuation(const FrameHead& frame) {

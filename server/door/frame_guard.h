@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -36,6 +37,12 @@ struct FrameBudget {
 };
 
 struct FrameBounds {
+  // At a time: as many as coordd announces. gRPC 1.51 bounds only a client that has acknowledged
+  // that.
+  size_t calls = 1024;
+  // Of these so many are each connection's own; those beyond are counted with those of all
+  // connections of the client.
+  size_t free_calls = 64;
   // Of one header block, and the frames that it may be cut into: gRPC refuses a call whose headers
   // have more than 8 KiB, and honest clients fill each frame before they begin another.
   size_t header_bytes = 64 << 10;
@@ -57,8 +64,7 @@ struct FrameBounds {
 // comes.
 class FrameGuard {
  public:
-  // `calls`: what all connections of this client together may send of kCallWithoutMessage; may be
-  // null.
+  // `calls`: what all connections of this client have together; may be null.
   FrameGuard(const FrameBounds& bounds, absl::Time now,
              std::shared_ptr<SharedBudget> calls = nullptr);
 
@@ -68,11 +74,19 @@ class FrameGuard {
   absl::Status Take(absl::string_view bytes, absl::Time now);
   // That so many bytes were sent to the client.
   void Answered(size_t bytes) { answered_ += bytes; }
+  // That such a frame was: calls end with it.
+  void Said(const FrameHead& frame);
+  // The connection ends now, and calls that are under way with it.
+  void End(absl::Time now);
+  // Calls that have begun and have not ended.
+  size_t open_calls() const { return open_.size(); }
   // The client has said that it will begin no more calls, and may be waiting for the end.
   bool said_goodbye() const { return said_goodbye_; }
 
  private:
   absl::Status TakeFrame(const FrameHead& frame, absl::Time now);
+  absl::Status BeginCall(uint32_t stream, absl::Time now);
+  void EndCall(uint32_t stream);
   absl::Status TakeHeaders(const FrameHead& frame, absl::Time now);
   absl::Status TakeContinuation(const FrameHead& frame);
   absl::Status TakeData(const FrameHead& frame, absl::Time now);
@@ -99,6 +113,9 @@ class FrameGuard {
   uint32_t block_stream_ = 0;  // whose header block is not whole; 0: none
   size_t block_bytes_ = 0, block_frames_ = 0;
   uint64_t unended_ = 0;  // calls whose client has not said its end yet
+  uint32_t last_call_ = 0;
+  absl::flat_hash_set<uint32_t> open_;
+  OpenCalls beside_;  // those of `open_` that are not free
 };
 
 }  // namespace coordd

@@ -193,6 +193,7 @@ void GuardThread::EndOverdue() {
 
 void GuardThread::End(uint64_t id) {
   const Owned ended = std::move(places_.at(id).connection);
+  ended->Close(now_);
   Leave(id);
   calls_.ended(*ended);
 }

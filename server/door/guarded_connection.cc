@@ -158,7 +158,7 @@ void GuardedConnection::FromGrpc(Piece& piece, absl::Time now) {
     }
     const absl::string_view said(piece.data(), static_cast<size_t>(got));
     talk_->client.Answered(said.size());
-    talk_->grpc.Take(said);
+    talk_->grpc.Take(said, [this](const FrameHead& frame) { talk_->client.Said(frame); });
     ToClient(said);
     if (static_cast<size_t>(got) < piece.size()) return;
   }

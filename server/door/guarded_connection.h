@@ -65,6 +65,10 @@ class GuardedConnection {
   // When it ends whatever comes; InfiniteFuture: never.
   absl::Time over_by() const { return over_by_; }
   void GiveUp() { ended_ = true; }
+  // It is about to be destroyed.
+  void Close(absl::Time now) {
+    if (talk_.has_value()) talk_->client.End(now);
+  }
 
   bool ended() const { return ended_; }
   bool serves() const { return talk_.has_value(); }

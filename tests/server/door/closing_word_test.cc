@@ -27,7 +27,7 @@ const std::string kTalk =
 
 ClosingWord After(const std::string& bytes) {
   ClosingWord word;
-  word.Take(bytes);
+  word.Take(bytes, [](const FrameHead&) {});
   return word;
 }
 
@@ -67,12 +67,14 @@ TEST(ClosingWordTest, PiecesMayEndAnywhere) {
   const std::string all = kTalk + Goaway(0, "first") + kTalk + Goaway(2, "then");
   for (int i = 0; i < 200; ++i) {
     ClosingWord word;
+    int frames = 0;
     for (size_t at = 0; at < all.size();) {
       const size_t size = std::min<size_t>(all.size() - at, random() % 12);
-      word.Take(absl::string_view(all).substr(at, size));
+      word.Take(absl::string_view(all).substr(at, size), [&](const FrameHead&) { ++frames; });
       at += size;
     }
     EXPECT_EQ(word.complaint(), "INTERNAL_ERROR (then)");
+    EXPECT_EQ(frames, 8);
   }
 }
 

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "tests/support/status_matchers.h"
 
@@ -17,18 +20,12 @@ constexpr char kData = 0, kHeaders = 1, kPriority = 2, kReset = 3, kSettings = 4
 constexpr char kWindowUpdate = 8, kContinuation = 9, kNobodys = 77;
 constexpr char kAck = 1, kEndStream = 1, kEndHeaders = 4;
 
-std::string Head(size_t size, char type, char flags, char stream) {
-  return {static_cast<char>(size >> 16),
-          static_cast<char>(size >> 8),
-          static_cast<char>(size),
-          type,
-          flags,
-          0,
-          0,
-          0,
-          stream};
+std::string Head(size_t size, char type, char flags, uint32_t stream) {
+  const auto byte = [](size_t number, int shift) { return static_cast<char>(number >> shift); };
+  return {byte(size, 16),   byte(size, 8),    byte(size, 0),   type,           flags,
+          byte(stream, 24), byte(stream, 16), byte(stream, 8), byte(stream, 0)};
 }
-std::string Frame(char type, char flags, char stream, size_t size = 0) {
+std::string Frame(char type, char flags, uint32_t stream, size_t size = 0) {
   return Head(size, type, flags, stream) + std::string(size, 'x');
 }
 std::string Times(int count, const std::string& one) {
@@ -40,9 +37,18 @@ std::string Times(int count, const std::string& one) {
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const std::string kHello = kPreface + Frame(kSettings, 0, 0, 18);
 // As gRPC's clients make one: headers, a message, its end.
-const std::string kCall = Frame(kHeaders, kEndHeaders, 1, 200) + Frame(kData, kEndStream, 1, 40);
-const std::string kStream = Frame(kHeaders, kEndHeaders, 1, 200) + Frame(kData, 0, 1, 40) +
-                            Frame(kData, 0, 1, 5) + Frame(kData, kEndStream, 1);
+std::string Call(uint32_t stream) {
+  return Frame(kHeaders, kEndHeaders, stream, 200) + Frame(kData, kEndStream, stream, 40);
+}
+std::string Stream(uint32_t stream) {
+  return Frame(kHeaders, kEndHeaders, stream, 200) + Frame(kData, 0, stream, 40) +
+         Frame(kData, 0, stream, 5) + Frame(kData, kEndStream, stream);
+}
+// What gRPC says at the end of one.
+FrameHead EndOf(uint32_t stream) {
+  return {
+      .size = 30, .type = FrameType::kHeaders, .flags = kEndHeaders | kEndStream, .stream = stream};
+}
 
 class FrameGuardTest : public testing::Test {
  protected:
@@ -50,22 +56,33 @@ class FrameGuardTest : public testing::Test {
 
   absl::Status Take(const std::string& bytes) { return guard_.Take(bytes, now_); }
   std::string Refusal(const std::string& bytes) { return std::string(Take(bytes).message()); }
-  // How many of `frame` are taken at once.
+  // How many of `frame` are taken at once; or of what it makes of a call's number, each of another.
   int MostOf(const std::string& frame) {
+    return MostOf([&frame](uint32_t) { return frame; });
+  }
+  int MostOf(const std::function<std::string(uint32_t stream)>& frame) {
     int taken = 0;
-    while (taken < 100000 && Take(frame).ok()) ++taken;
+    for (; taken < 100000; ++taken) {
+      const uint32_t stream = next_ += 2;
+      if (!Take(frame(stream)).ok()) break;
+      guard_.Said(EndOf(stream));
+    }
     return taken;
   }
 
   absl::Time now_ = absl::UnixEpoch();
+  uint32_t next_ = 1;
   FrameGuard guard_{FrameBounds(), now_};
 };
 
 TEST_F(FrameGuardTest, TakesWhatClientsOfGrpcSend) {
-  for (int i = 0; i < 20000; ++i) {
-    ASSERT_THAT(Take(kCall), IsOk()) << i;
-    ASSERT_THAT(Take(kStream), IsOk()) << i;
+  for (uint32_t stream = 1; stream < 80000; stream += 4) {
+    ASSERT_THAT(Take(Call(stream)), IsOk()) << stream;
+    ASSERT_THAT(Take(Stream(stream + 2)), IsOk()) << stream;
+    guard_.Said(EndOf(stream + 2));
+    guard_.Said(EndOf(stream));
   }
+  EXPECT_EQ(guard_.open_calls(), 0u);
   EXPECT_THAT(Take(Frame(kSettings, kAck, 0)), IsOk());
   EXPECT_THAT(Take(Frame(kPing, 0, 0, 8)), IsOk());
   EXPECT_THAT(Take(Frame(kNobodys, 0, 0, 8)), IsOk());
@@ -74,8 +91,8 @@ TEST_F(FrameGuardTest, TakesWhatClientsOfGrpcSend) {
 }
 
 TEST_F(FrameGuardTest, TakesTheSameInPiecesOfAnySize) {
-  const std::string all = kHello + kCall + kStream + Frame(kHeaders, 0, 3, 100) +
-                          Frame(kContinuation, kEndHeaders, 3, 100) + kCall;
+  const std::string all = kHello + Call(1) + Stream(3) + Frame(kHeaders, 0, 5, 100) +
+                          Frame(kContinuation, kEndHeaders, 5, 100) + Call(7);
   for (size_t piece = 1; piece < 60; ++piece) {
     FrameGuard guard(FrameBounds(), now_);
     for (size_t at = 0; at < all.size(); at += piece)
@@ -88,7 +105,7 @@ TEST_F(FrameGuardTest, TakesTheSameInPiecesOfAnySize) {
 TEST_F(FrameGuardTest, WantsThePrefaceAndThenSettings) {
   FrameGuard other(FrameBounds(), now_), eager(FrameBounds(), now_);
   EXPECT_THAT(other.Take("GET / HTTP/1.1\r\nHost: x\r\n", now_).message(), HasSubstr("not HTTP/2"));
-  EXPECT_THAT(eager.Take(kPreface + kCall, now_).message(), HasSubstr("before its settings"));
+  EXPECT_THAT(eager.Take(kPreface + Call(1), now_).message(), HasSubstr("before its settings"));
 }
 
 TEST_F(FrameGuardTest, TakesABlockOfHeadersUpToItsBounds) {
@@ -133,28 +150,87 @@ TEST_F(FrameGuardTest, EndsFloodsOfEachKindAndSaysWhich) {
     return static_cast<int>(bounds.budgets[static_cast<size_t>(kind)].burst);
   };
   const struct {
-    std::string frame, said;
+    std::function<std::string(uint32_t)> frame;
+    std::string said;
     int most;
   } floods[] = {
-      {Frame(kHeaders, kEndHeaders, 1, 9) + Frame(kReset, 0, 1, 4), "calls that are reset",
-       burst(FrameKind::kCallWithoutMessage)},
-      {Frame(kHeaders, kEndHeaders | kEndStream, 1, 9), "calls that are reset",
-       burst(FrameKind::kCallWithoutMessage)},
-      {Frame(kPing, 0, 0, 8), "PING", burst(FrameKind::kPing)},
-      {Frame(kPing, kAck, 0, 8), "PING", burst(FrameKind::kPing)},
-      {Frame(kPriority, 0, 1, 5), "PRIORITY", burst(FrameKind::kPriority)},
-      {Frame(kData, 0, 1, 0), "DATA frames without data", burst(FrameKind::kEmptyData)},
-      {Frame(kData, 0, 1, 4), "DATA frames without data", burst(FrameKind::kEmptyData)},
-      {Frame(kData, kEndStream, 1, 0), "DATA frames without data", burst(FrameKind::kEmptyData)},
-      {Frame(kWindowUpdate, 0, 0, 4), "WINDOW_UPDATE", burst(FrameKind::kWindowUpdate)},
-      {Frame(kNobodys, 0, 0, 4), "mean nothing here", burst(FrameKind::kUnknown)},
+      {[](uint32_t n) { return Frame(kHeaders, kEndHeaders, n, 9) + Frame(kReset, 0, n, 4); },
+       "calls that are reset", burst(FrameKind::kCallWithoutMessage)},
+      {[](uint32_t n) { return Frame(kHeaders, kEndHeaders | kEndStream, n, 9); },
+       "calls that are reset", burst(FrameKind::kCallWithoutMessage)},
+      {[](uint32_t) { return Frame(kHeaders, kEndHeaders, 1, 9); }, "calls that are reset",
+       burst(FrameKind::kCallWithoutMessage) + 1},
+      {[](uint32_t) { return Frame(kPing, 0, 0, 8); }, "PING", burst(FrameKind::kPing)},
+      {[](uint32_t) { return Frame(kPing, kAck, 0, 8); }, "PING", burst(FrameKind::kPing)},
+      {[](uint32_t) { return Frame(kPriority, 0, 1, 5); }, "PRIORITY", burst(FrameKind::kPriority)},
+      {[](uint32_t) { return Frame(kData, 0, 1, 0); }, "DATA frames without data",
+       burst(FrameKind::kEmptyData)},
+      {[](uint32_t) { return Frame(kData, 0, 1, 4); }, "DATA frames without data",
+       burst(FrameKind::kEmptyData)},
+      {[](uint32_t) { return Frame(kData, kEndStream, 1, 0); }, "DATA frames without data",
+       burst(FrameKind::kEmptyData)},
+      {[](uint32_t) { return Frame(kWindowUpdate, 0, 0, 4); }, "WINDOW_UPDATE",
+       burst(FrameKind::kWindowUpdate)},
+      {[](uint32_t) { return Frame(kNobodys, 0, 0, 4); }, "mean nothing here",
+       burst(FrameKind::kUnknown)},
   };
   for (const auto& flood : floods) {
     guard_ = FrameGuard(FrameBounds(), now_);
     ASSERT_THAT(Take(kHello), IsOk());
     EXPECT_EQ(MostOf(flood.frame), flood.most) << flood.said;
-    EXPECT_THAT(Refusal(flood.frame), HasSubstr(flood.said));
+    EXPECT_THAT(Refusal(flood.frame(next_ += 2)), HasSubstr(flood.said));
   }
+}
+
+TEST_F(FrameGuardTest, TakesAsManyCallsAtATimeAsCoorddAnnounces) {
+  for (uint32_t call = 0; call < 1024; ++call) ASSERT_THAT(Take(Call(2 * call + 1)), IsOk());
+  EXPECT_EQ(guard_.open_calls(), 1024u);
+  // Each end makes room for one.
+  guard_.Said(EndOf(77));
+  guard_.Said({.type = FrameType::kResetStream, .stream = 79});
+  guard_.Said({.type = FrameType::kData, .flags = 0, .stream = 81});
+  EXPECT_THAT(Take(Call(3001) + Call(3003)), IsOk());
+  EXPECT_THAT(Refusal(Call(3005)), HasSubstr("more calls at a time than the 1024"));
+}
+
+TEST_F(FrameGuardTest, CallsBesideAConnectionsFirstAreCountedWithThoseOfOthers) {
+  const auto shared = std::make_shared<SharedBudget>(1000, 200, now_);
+  std::vector<FrameGuard> guards;
+  for (int i = 0; i < 20; ++i) guards.emplace_back(FrameBounds(), now_, shared);
+  int64_t taken = 0;
+  const auto fill = [&](FrameGuard& guard) {
+    EXPECT_THAT(guard.Take(kHello, now_), IsOk());
+    for (uint32_t call = 0; call < 1000; ++call) {
+      if (!guard.Take(Call(2 * call + 1), now_).ok()) break;
+      ++taken;
+    }
+  };
+  for (FrameGuard& guard : guards) fill(guard);
+  EXPECT_EQ(taken, 20 * 64 + SharedBudget::kOpenCallsMax);
+  // What a connection had is free again at its end, which is not told here.
+  guards.erase(guards.begin());
+  guards.emplace_back(FrameBounds(), now_, shared);
+  taken = 0;
+  fill(guards.back());
+  EXPECT_EQ(taken, 1000);
+}
+
+TEST_F(FrameGuardTest, WhoseConnectionsEndWithManyCallsUnderWayHasFewForAWhile) {
+  const auto shared = std::make_shared<SharedBudget>(1000, 200, now_);
+  const auto most = [&] {
+    FrameGuard guard(FrameBounds(), now_, shared);
+    EXPECT_THAT(guard.Take(kHello, now_), IsOk());
+    uint32_t taken = 0;
+    while (taken < 1024 && guard.Take(Call(2 * taken + 1), now_).ok()) ++taken;
+    guard.End(now_);
+    return taken;
+  };
+  EXPECT_EQ(most(), 1024u);
+  EXPECT_EQ(most(), 1024u);  // 40 were left
+  EXPECT_EQ(most(), 64u);
+  EXPECT_EQ(most(), 64u);  // those of each are free
+  now_ += absl::Seconds(10);
+  EXPECT_EQ(most(), 1024u);
 }
 
 TEST_F(FrameGuardTest, CountsSettingsByHowManyAreInAFrame) {
