@@ -9,6 +9,7 @@
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 #include "server/door/caller.h"
+#include "server/service/caller_shares.h"
 
 namespace coordd {
 namespace {
@@ -16,6 +17,17 @@ namespace {
 // Deleted by gRPC once it is finished and done with.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
+  // Unless the caller does not read what it is answered: then it gets an error instead.
+  void AnswerWith(google::protobuf::Message& response, const Caller& caller, CallerShares& shares) {
+    auto held = shares.HoldAnswer(caller, static_cast<int64_t>(response.ByteSizeLong()));
+    if (!held.ok()) {
+      response.Clear();
+      Answer(ToGrpc(held.status()));
+      return;
+    }
+    held_ = *std::move(held);
+    Answer(grpc::Status::OK);
+  }
   void Answer(grpc::Status status) {
     COORDD_TSAN_RELEASE(this);
     Finish(std::move(status));
@@ -26,6 +38,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     COORDD_TSAN_ACQUIRE(this);
     delete this;
   }
+
+  CallerShares::AnswerBytes held_;
 };
 
 std::string WhatIsTraced(const v1::TraceRequest& request) {
@@ -162,11 +176,15 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* co
   // Accepted queries are always called, and `request` and `response` live until Finish.
   Query query = [this, request, response, call, who = *std::move(caller)](
                     const CoordinatorState& state, absl::Time now) {
-    const absl::Status status = state.DescribeTo(*who, *request, now, response);
-    if (status.ok()) complete_(response);
-    if (!status.ok())
-      audit_.Note(
-          {.call = Call::kGetState, .caller = who, .job = request->job(), .outcome = status});
+    absl::Status status;
+    status.Update(
+        shares_.InTurn(*who, [&] { status = state.DescribeTo(*who, *request, now, response); }));
+    if (status.ok()) {
+      complete_(response);
+      call->AnswerWith(*response, *who, shares_);
+      return;
+    }
+    audit_.Note({.call = Call::kGetState, .caller = who, .job = request->job(), .outcome = status});
     call->Answer(ToGrpc(status));
   };
   if (!inbox_.Offer(std::move(query))) {
@@ -284,7 +302,7 @@ grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* c
   }
   if (refuse.ok() && GrantOf((*caller)->identity.role, Call::kGetEvents) == Grant::kAny) {
     *response = events_.Read(*request);
-    call->Answer(grpc::Status::OK);
+    call->AnswerWith(*response, **caller, shares_);
     return call;
   }
   if (refuse.ok() && request->job().empty()) {
@@ -300,10 +318,13 @@ grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* c
                     const CoordinatorState& state, absl::Time /*now*/) {
     const absl::Status status =
         state.MayCall(*who, Call::kGetEvents, request->job(), request->token());
-    if (status.ok()) *response = events_.Read(*request);
-    if (!status.ok())
-      audit_.Note(
-          {.call = Call::kGetEvents, .caller = who, .job = request->job(), .outcome = status});
+    if (status.ok()) {
+      *response = events_.Read(*request);
+      call->AnswerWith(*response, *who, shares_);
+      return;
+    }
+    audit_.Note(
+        {.call = Call::kGetEvents, .caller = who, .job = request->job(), .outcome = status});
     call->Answer(ToGrpc(status));
   };
   if (!inbox_.Offer(std::move(query))) {

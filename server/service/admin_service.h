@@ -20,16 +20,19 @@
 
 namespace coordd {
 
+class CallerShares;
+
 // Thread-safe.
 class AdminService final : public v1::Admin::CallbackService {
  public:
   // `complete` adds what the state does not know: version, addresses, uptime.
-  AdminService(ReadBytes& read, const ConnectionTable& connections, Inbox& inbox,
-               const EventLog& events, AuditLog& audit,
+  AdminService(ReadBytes& read, const ConnectionTable& connections, CallerShares& shares,
+               Inbox& inbox, const EventLog& events, AuditLog& audit,
                std::function<void(v1::ServerState*)> complete)
       : complete_(std::move(complete)),
         read_(read),
         connections_(connections),
+        shares_(shares),
         inbox_(inbox),
         events_(events),
         audit_(audit) {}
@@ -76,6 +79,7 @@ class AdminService final : public v1::Admin::CallbackService {
   // Thread-safe by themselves.
   ReadBytes& read_;
   const ConnectionTable& connections_;
+  CallerShares& shares_;
   Inbox& inbox_;
   const EventLog& events_;
   AuditLog& audit_;

@@ -26,6 +26,7 @@
 #include "server/metrics/prometheus_targets.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/admin_service.h"
+#include "server/service/caller_shares.h"
 #include "server/service/certificate_watch.h"
 #include "server/service/coordinator.h"
 #include "server/service/http_access.h"
@@ -60,15 +61,16 @@ class GrpcCoordServer final : public CoordServer {
         state_(std::move(state)),
         metrics_(registry, start_),
         audit_(metrics_, clock),
+        shares_(clock),
         coordinator_(options.decisions, state_.restored, clock, metrics_),
         writer_(
             *state_.store, clock, metrics_,
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
         sessions_(clock, read_bytes_, connections_, coordinator_.inbox(), metrics_, audit_,
                   options.any_metrics_address),
-        store_(read_bytes_, connections_, coordinator_.inbox(), metrics_, audit_),
-        admin_(read_bytes_, connections_, coordinator_.inbox(), coordinator_.events(), audit_,
-               [this](v1::ServerState* state) { Complete(state); }) {}
+        store_(read_bytes_, connections_, shares_, coordinator_.inbox(), metrics_, audit_),
+        admin_(read_bytes_, connections_, shares_, coordinator_.inbox(), coordinator_.events(),
+               audit_, [this](v1::ServerState* state) { Complete(state); }) {}
 
   ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }
 
@@ -167,6 +169,7 @@ class GrpcCoordServer final : public CoordServer {
             },
         .tick = [this](absl::Time now) { sessions_.Tick(now); },
         .next_deadline = [this] { return sessions_.NextDeadline(); },
+        .shares = &shares_,
     };
   }
 
@@ -253,6 +256,7 @@ class GrpcCoordServer final : public CoordServer {
   // Thread-safe by itself; in the order in which one needs the other.
   ServerMetrics metrics_;
   AuditLog audit_;
+  CallerShares shares_;
   Coordinator coordinator_;
   StateWriter writer_;
   ReadBytes read_bytes_;

@@ -1,6 +1,7 @@
 #include "server/service/coordinator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "common/base/thread.h"
 #include "server/metrics/server_metrics.h"
 #include "server/model/job_record.h"
+#include "server/service/caller_shares.h"
 
 namespace coordd {
 
@@ -60,7 +62,7 @@ void Coordinator::Turn(std::vector<Inbox::Received>& batch) {
   // When it came, since it may have waited for others; but time never goes back.
   absl::Time at;
   const auto step = [&](const Inbound& in) {
-    state_.Step(in, at, effects);
+    Step(in, at, effects);
     if (const auto* end = std::get_if<SessionEnded>(&in)) ended.push_back(end->session);
   };
   for (Inbox::Received& received : batch) {
@@ -83,6 +85,29 @@ void Coordinator::Turn(std::vector<Inbox::Received>& batch) {
   Tell(effects, now);
   batch.clear();
   metrics_.OnTurn(clock_.Now() - now);  // measures, decides nothing
+}
+
+// Calls of a store may take long, and their answers much memory: those are not kept until the turn
+// is over.
+void Coordinator::Step(const Inbound& in, absl::Time at, Effects& effects) {
+  const auto* call = std::get_if<StoreCall>(&in);
+  if (call == nullptr || call->caller == nullptr || outlets_.shares == nullptr) {
+    state_.Step(in, at, effects);
+    return;
+  }
+  Effects own;
+  const absl::Status had =
+      outlets_.shares->InTurn(*call->caller, [&] { state_.Step(in, at, own); });
+  if (!had.ok()) own.outgoing.emplace_back(StoreReply{.call = call->call, .status = had});
+  for (Outgoing& out : own.outgoing) {
+    if (auto* reply = std::get_if<StoreReply>(&out)) {
+      outlets_.store_reply(std::move(*reply));
+    } else {
+      effects.outgoing.push_back(std::move(out));
+    }
+  }
+  std::move(own.persist.begin(), own.persist.end(), std::back_inserter(effects.persist));
+  std::move(own.events.begin(), own.events.end(), std::back_inserter(effects.events));
 }
 
 void Coordinator::CarryOut(Effects& effects) {

@@ -18,6 +18,7 @@
 
 namespace coordd {
 
+class CallerShares;
 class ServerMetrics;
 struct RestoredState;
 
@@ -37,6 +38,7 @@ struct CoordinatorOutlets {
   // know.
   std::function<void(absl::Time now)> tick;
   std::function<absl::Time()> next_deadline;
+  CallerShares* shares = nullptr;  // null: callers have no share
 };
 
 // Thread-safe but for Start and Stop, which its owner calls.
@@ -68,6 +70,7 @@ class Coordinator {
   // REQUIRES: the turn is the caller's (Inbox).
   void TakeTurn();
   void Turn(std::vector<Inbox::Received>& batch);  // leaves it empty
+  void Step(const Inbound& in, absl::Time at, Effects& effects);
   void CarryOut(Effects& effects);
   void Tell(const Effects& effects, absl::Time now);
 

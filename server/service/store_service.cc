@@ -11,6 +11,7 @@
 #include "common/grpc/grpc_status.h"
 #include "common/protocol/proto_convert.h"
 #include "server/door/caller.h"
+#include "server/service/caller_shares.h"
 
 namespace coordd {
 namespace {
@@ -22,6 +23,12 @@ bool Keeps(const decltype(StoreCall::request)& request) {
          std::holds_alternative<StoreAppend>(request);
 }
 
+int64_t AnswerSize(const StoreReply& reply) {
+  size_t size = reply.value.size();
+  for (const auto& one : reply.found) size += one.has_value() ? one->size() : 0;
+  return static_cast<int64_t>(size);
+}
+
 void GiveVersion(const StoreReply& reply, v1::StoreVersion* version) {
   ToProto(reply.version.value_or(StoreVersion()), version);
 }
@@ -31,12 +38,23 @@ void GiveVersion(const StoreReply& reply, v1::StoreVersion* version) {
 // Whoever takes it out of StoreService::waiting_ answers it; Answer is its last use there.
 class StoreService::Call final : public grpc::ServerUnaryReactor {
  public:
-  Call(CallId id, const char* method, StoreService& service, std::function<void(StoreReply&)> fill)
-      : id_(id), method_(method), service_(service), fill_(std::move(fill)) {
+  // `caller`: null where it is not known; then the answer is an error.
+  Call(CallId id, const char* method, StoreService& service, std::shared_ptr<const Caller> caller,
+       std::function<void(StoreReply&)> fill)
+      : id_(id),
+        method_(method),
+        service_(service),
+        caller_(std::move(caller)),
+        fill_(std::move(fill)) {
     COORDD_TSAN_RELEASE(&id_);
   }
 
   void Answer(StoreReply&& reply) {
+    if (reply.status.ok() && caller_ != nullptr) {
+      auto held = service_.shares_.HoldAnswer(*caller_, AnswerSize(reply));
+      reply.status = held.status();
+      if (held.ok()) held_ = *std::move(held);
+    }
     service_.metrics_.OnStoreCallEnded(method_, reply.status.code());
     if (reply.status.ok()) fill_(reply);
     COORDD_TSAN_RELEASE(this);
@@ -56,6 +74,8 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
   const CallId id_;
   const char* const method_;
   StoreService& service_;
+  const std::shared_ptr<const Caller> caller_;
+  CallerShares::AnswerBytes held_;
   const std::function<void(StoreReply&)> fill_;  // the result into gRPC's response
 };
 
@@ -172,7 +192,7 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
   {
     MutexLock lock(&mu_);
     id = CallId{++last_id_};
-    call = new Call(id, method, *this, std::move(fill));
+    call = new Call(id, method, *this, who.value_or(nullptr), std::move(fill));
     if (refuse.ok()) refuse = refuse_;
     if (refuse.ok() && waiting_.size() >= kMaxWaitingCalls) {
       refuse = absl::ResourceExhaustedError(

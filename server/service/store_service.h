@@ -17,15 +17,22 @@
 
 namespace coordd {
 
+class CallerShares;
+
 // Thread-safe.
 class StoreService final : public v1::Store::CallbackService {
  public:
   // A generation of the largest job may wait for each other's addresses all at once.
   static constexpr size_t kMaxWaitingCalls = 1 << 18;
 
-  StoreService(ReadBytes& read, const ConnectionTable& connections, Inbox& inbox,
-               ServerMetrics& metrics, AuditLog& audit)
-      : read_(read), connections_(connections), inbox_(inbox), metrics_(metrics), audit_(audit) {}
+  StoreService(ReadBytes& read, const ConnectionTable& connections, CallerShares& shares,
+               Inbox& inbox, ServerMetrics& metrics, AuditLog& audit)
+      : read_(read),
+        connections_(connections),
+        shares_(shares),
+        inbox_(inbox),
+        metrics_(metrics),
+        audit_(audit) {}
 
   // For the coordinator thread.
   void CarryOut(StoreReply&& reply);
@@ -73,6 +80,7 @@ class StoreService final : public v1::Store::CallbackService {
   // Thread-safe by itself.
   ReadBytes& read_;
   const ConnectionTable& connections_;
+  CallerShares& shares_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
   AuditLog& audit_;

@@ -1,0 +1,112 @@
+#include "server/service/caller_shares.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
+
+namespace coordd {
+namespace {
+
+std::string NameOf(const Caller& caller) {
+  // Without the port, which is another one each time.
+  return caller.identity == WithoutTls() ? caller.peer.substr(0, caller.peer.rfind(':'))
+                                         : ToString(caller.identity);
+}
+
+// False: there are as many as may be.
+bool Take(std::atomic<int64_t>& held, int64_t bytes, int64_t most) {
+  // One answer is always let through, however large.
+  const int64_t before = held.fetch_add(bytes, std::memory_order_relaxed);
+  if (before == 0 || before + bytes <= most) return true;
+  held.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+}  // namespace
+
+struct CallerShares::Share {
+  explicit Share(absl::Time now) : given_at(now) {}
+
+  // Thread-safe by itself.
+  std::atomic<int64_t> answer_bytes = 0;
+
+  // Guarded by CallerShares::mu_.
+  absl::Duration turns = kTurns;
+  absl::Time given_at;
+
+  void Give(absl::Time now) {
+    if (now > given_at) turns = std::min(kTurns, turns + (now - given_at) * kTurnsPerSecond);
+    given_at = std::max(now, given_at);
+  }
+};
+
+struct CallerShares::All {
+  std::atomic<int64_t> answer_bytes = 0;
+};
+
+CallerShares::CallerShares(Clock& clock) : clock_(clock), all_(std::make_shared<All>()) {}
+
+CallerShares::AnswerBytes::~AnswerBytes() {
+  if (share_ == nullptr) return;
+  share_->answer_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+  all_->answer_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+}
+
+std::shared_ptr<CallerShares::Share> CallerShares::Of(const Caller& caller) {
+  const absl::Time now = clock_.Now();
+  MutexLock lock(&mu_);
+  if (shares_.size() >= sweep_at_) {
+    absl::erase_if(shares_, [now](const auto& one) {
+      one.second->Give(now);
+      return one.second.use_count() == 1 && one.second->turns >= kTurns;
+    });
+    sweep_at_ = 4096 + 2 * shares_.size();
+  }
+  std::shared_ptr<Share>& share = shares_[NameOf(caller)];
+  if (share == nullptr) share = std::make_shared<Share>(now);
+  return share;
+}
+
+absl::Status CallerShares::InTurn(const Caller& caller, absl::FunctionRef<void()> what) {
+  const std::shared_ptr<Share> share = Of(caller);
+  const absl::Time begun = clock_.Now();
+  {
+    MutexLock lock(&mu_);
+    share->Give(begun);
+    if (share->turns <= absl::ZeroDuration()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          NameOf(caller), " has asked for more of coordd's time than its share, ",
+          100 * kTurnsPerSecond, " %: try again in ",
+          DurationText(absl::Ceil(-share->turns / kTurnsPerSecond, absl::Milliseconds(1)) +
+                       absl::Milliseconds(1))));
+    }
+  }
+  what();
+  const absl::Time ended = clock_.Now();
+  if (ended - begun <= kFree) return absl::OkStatus();
+  MutexLock lock(&mu_);
+  share->turns -= ended - begun - kFree;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CallerShares::AnswerBytes> CallerShares::HoldAnswer(const Caller& caller,
+                                                                   int64_t bytes) {
+  if (bytes < kCountedBytes) return AnswerBytes();
+  std::shared_ptr<Share> share = Of(caller);
+  if (!Take(share->answer_bytes, bytes, kAnswerBytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(NameOf(caller), " has not read ", kAnswerBytes >> 20,
+                     " MiB of what it was answered: an answer of ", bytes, " bytes is left out"));
+  }
+  if (!Take(all_->answer_bytes, bytes, kAllAnswerBytes)) {
+    share->answer_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        kAllAnswerBytes >> 20, " MiB of answers are not read yet by those who asked: an answer of ",
+        bytes, " bytes is left out"));
+  }
+  return AnswerBytes(std::move(share), all_, bytes);
+}
+
+}  // namespace coordd

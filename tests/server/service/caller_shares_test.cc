@@ -1,0 +1,98 @@
+#include "server/service/caller_shares.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "tests/support/fake_clock.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using testing::HasSubstr;
+
+Caller Named(Role role, const std::string& name, const std::string& peer = "ipv4:10.0.0.1:4711") {
+  Caller caller;
+  caller.identity = {.role = role, .name = name};
+  caller.peer = peer;
+  return caller;
+}
+
+class CallerSharesTest : public testing::Test {
+ protected:
+  absl::Status Take(const Caller& caller, absl::Duration time) {
+    return shares_.InTurn(caller, [&] { clock_.Advance(time); });
+  }
+
+  FakeClock clock_;
+  CallerShares shares_{clock_};
+  const Caller alice_ = Named(Role::kLauncher, "alice"), bob_ = Named(Role::kLauncher, "bob");
+};
+
+TEST_F(CallerSharesTest, WhatIsQuickIsFree) {
+  for (int i = 0; i < 10000; ++i) ASSERT_THAT(Take(alice_, CallerShares::kFree), IsOk());
+}
+
+TEST_F(CallerSharesTest, WhoTakesLongWaitsAndOthersDoNot) {
+  ASSERT_THAT(Take(alice_, CallerShares::kTurns + absl::Seconds(1)), IsOk());
+  bool done = false;
+  const absl::Status refused = shares_.InTurn(alice_, [&] { done = true; });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("launcher/alice has asked for more of coordd's time"));
+  EXPECT_FALSE(done);
+  EXPECT_THAT(Take(bob_, absl::ZeroDuration()), IsOk());
+  // By whichever of its connections.
+  EXPECT_FALSE(Take(Named(Role::kLauncher, "alice", "ipv4:10.0.0.9:1"), absl::ZeroDuration()).ok());
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_THAT(Take(alice_, absl::ZeroDuration()), IsOk());
+}
+
+TEST_F(CallerSharesTest, WithoutTlsAnAddressHasAShare) {
+  Caller one, other, elsewhere;
+  for (Caller* caller : {&one, &other, &elsewhere}) caller->identity = WithoutTls();
+  one.peer = "ipv4:10.0.0.1:1";
+  other.peer = "ipv4:10.0.0.1:2";
+  elsewhere.peer = "ipv4:10.0.0.2:1";
+  ASSERT_THAT(Take(one, absl::Seconds(5)), IsOk());
+  EXPECT_FALSE(Take(other, absl::ZeroDuration()).ok());
+  EXPECT_THAT(Take(elsewhere, absl::ZeroDuration()), IsOk());
+}
+
+TEST_F(CallerSharesTest, AnswersCountUntilTheyAreOver) {
+  std::vector<CallerShares::AnswerBytes> held;
+  constexpr int64_t kEach = 1 << 20;
+  for (int64_t i = 0; i < CallerShares::kAnswerBytes / kEach; ++i) {
+    auto one = shares_.HoldAnswer(alice_, kEach);
+    ASSERT_THAT(one.status(), IsOk());
+    held.push_back(*std::move(one));
+  }
+  EXPECT_THAT(shares_.HoldAnswer(alice_, kEach).status().message(),
+              HasSubstr("launcher/alice has not read 64 MiB"));
+  EXPECT_THAT(shares_.HoldAnswer(bob_, kEach).status(), IsOk());
+  EXPECT_THAT(shares_.HoldAnswer(alice_, CallerShares::kCountedBytes - 1).status(), IsOk());
+  held.pop_back();
+  EXPECT_THAT(shares_.HoldAnswer(alice_, kEach).status(), IsOk());
+}
+
+TEST_F(CallerSharesTest, AllTogetherHaveABoundAndOneLargeAnswerIsLetThrough) {
+  std::vector<CallerShares::AnswerBytes> held;
+  auto large = shares_.HoldAnswer(alice_, 2 * CallerShares::kAllAnswerBytes);
+  ASSERT_THAT(large.status(), IsOk());
+  EXPECT_THAT(shares_.HoldAnswer(bob_, 1 << 20).status().message(),
+              HasSubstr("by those who asked"));
+  *large = CallerShares::AnswerBytes();
+  EXPECT_THAT(shares_.HoldAnswer(bob_, 1 << 20).status(), IsOk());
+}
+
+TEST_F(CallerSharesTest, AnAnswerMayOutliveThem) {
+  std::optional<CallerShares> shares(std::in_place, clock_);
+  auto held = shares->HoldAnswer(alice_, 1 << 20);
+  shares.reset();
+  EXPECT_THAT(held.status(), IsOk());
+}
+
+}  // namespace
+}  // namespace coordd
