@@ -12,9 +12,10 @@
 namespace coordd {
 
 // Messages up to this size, payload alone, are small: they are sent without being asked for, which
-// spares a way there where both ranks begin at the same time. Both ends must have the same number;
-// a change of it is a change of kTcpProtocol.
-inline constexpr size_t kSmallBytesMax = size_t{128} << 10;
+// spares a way there where both ranks begin at the same time; the segments of collectives
+// (RunOptions) are. Both ends must have the same number; a change of it is a change of
+// kTcpProtocol.
+inline constexpr size_t kSmallBytesMax = size_t{256} << 10;
 // No message is larger.
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 

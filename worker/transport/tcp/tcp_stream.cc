@@ -15,6 +15,7 @@ namespace {
 
 // What goes into one record.
 constexpr size_t kStageBytes = size_t{16} << 10;
+constexpr size_t kReadAheadBytes = size_t{64} << 10;
 
 bool IsToBeTriedAgain(int error) { return error == EAGAIN || error == EINTR; }
 
@@ -25,6 +26,14 @@ TcpStream::Moved OverBy(int error) {
 TcpStream::Moved OverByEnd() { return {0, true, "its connection ended"}; }
 
 }  // namespace
+
+TcpStream::TcpStream(OwnedFd socket, OpenSslOwned<SSL> tls)
+    : socket_(std::move(socket)), tls_(std::move(tls)) {
+  if (tls_ == nullptr) return;
+  // Behind the handshake several records may be read at a time.
+  SSL_set_default_read_buffer_len(tls_.get(), kReadAheadBytes);
+  SSL_set_read_ahead(tls_.get(), 1);
+}
 
 TcpStream::Moved TcpStream::Read(absl::Span<const iovec> parts) {
   if (encrypts()) return ReadTls(parts);

@@ -24,13 +24,14 @@ class TcpStream {
   };
 
   // `tls`: for who encrypts; else nullptr.
-  TcpStream(OwnedFd socket, OpenSslOwned<SSL> tls)
-      : socket_(std::move(socket)), tls_(std::move(tls)) {}
+  TcpStream(OwnedFd socket, OpenSslOwned<SSL> tls);
 
   int socket() const { return socket_.get(); }
   bool encrypts() const { return tls_ != nullptr; }
   // Some bytes into these, as many as there are; 0: none now.
   Moved Read(absl::Span<const iovec> parts);
+  // Whether bytes have come that are here and not at the socket any more, which then tells of none.
+  bool has_buffered() const { return encrypts() && SSL_has_pending(tls_.get()) == 1; }
   // Some bytes of these; 0: none now. What was taken may still be here, to be sent first by the
   // next Write or Flush.
   Moved Write(absl::Span<const iovec> parts);

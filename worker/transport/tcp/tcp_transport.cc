@@ -200,6 +200,7 @@ bool TcpTransport::TakeNews() {
 
 bool TcpTransport::Poll() {
   bool moved = false;
+  for (Peer* const peer : std::exchange(to_read_, {})) moved |= Read(*peer);
   const bool few = connected_.size() <= kReadUnasked;
   for (size_t i = 0; few && i < connected_.size(); ++i) moved |= Read(*connected_[i]);
   // Whoever is lost leaves connected_, and another one takes its place: that has its turn later.
@@ -235,7 +236,12 @@ size_t TcpTransport::PartsToRead(Peer& peer, std::array<iovec, 2>& parts) {
 
 bool TcpTransport::Read(Peer& peer) {
   bool moved_any = false;
-  for (int i = 0; i < kReadsPerTurn && peer.stream != nullptr; ++i) {
+  for (int i = 0; peer.stream != nullptr; ++i) {
+    if (i >= kReadsPerTurn) {
+      // Of what is not at the socket any more epoll does not tell.
+      if (peer.stream->has_buffered()) to_read_.push_back(&peer);
+      break;
+    }
     std::array<iovec, 2> parts;
     const size_t count = PartsToRead(peer, parts);
     TcpStream::Moved moved = peer.stream->Read({parts.data(), count});

@@ -106,6 +106,7 @@ class TcpTransport final : public Transport {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr: nothing was exchanged yet
   std::vector<Peer*> connected_;
   std::vector<Peer*> wanted_;    // to be connected to
+  std::vector<Peer*> to_read_;   // with something that was read ahead
   std::vector<Peer*> to_flush_;  // with something to send
   std::vector<Peer*> flushing_;  // empty between calls, for its memory
   int32_t blocked_ = 0;          // peers whose connection has no room
