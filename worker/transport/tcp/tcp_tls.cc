@@ -5,12 +5,17 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstdint>
+#include <memory>
 
 namespace coordd {
 namespace {
 
-int SocketOf(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
+int SocketOf(BIO* bio) { return *static_cast<const int*>(BIO_get_data(bio)); }
+
+int Destroy(BIO* bio) {
+  delete static_cast<int*>(BIO_get_data(bio));
+  return 1;
+}
 
 int ReadSocket(BIO* bio, char* to, int size) {
   BIO_clear_retry_flags(bio);
@@ -40,6 +45,7 @@ BIO_METHOD* SocketMethod() {
     BIO_meth_set_read(made.get(), &ReadSocket);
     BIO_meth_set_write(made.get(), &WriteSocket);
     BIO_meth_set_ctrl(made.get(), &Control);
+    BIO_meth_set_destroy(made.get(), &Destroy);
     return made;
   }();
   return method.get();
@@ -52,7 +58,7 @@ OpenSslOwned<SSL> NewTls(SSL_CTX* context, int socket) {
   if (ssl == nullptr || SocketMethod() == nullptr) return nullptr;
   BIO* const bio = BIO_new(SocketMethod());
   if (bio == nullptr) return nullptr;
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));
+  BIO_set_data(bio, std::make_unique<int>(socket).release());
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl.get(), bio, bio);
   return ssl;

@@ -323,7 +323,7 @@ void TcpTransport::KeepEvents(Peer& peer, bool is_blocked) {
                 PeerMeetings::kKeysEnd + static_cast<uint64_t>(ToInt(peer.rank)), events);
 }
 
-void TcpTransport::Lose(Peer& peer, absl::Status status) {
+void TcpTransport::Lose(Peer& peer, const absl::Status& status) {
   if (peer.stream != nullptr) {
     if ((peer.events & EPOLLOUT) != 0) --blocked_;
     peer.stream.reset();

@@ -84,7 +84,7 @@ class TcpTransport final : public Transport {
   bool Read(Peer& peer);
   size_t PartsToRead(Peer& peer, std::array<iovec, 2>& parts);
   void KeepEvents(Peer& peer, bool is_blocked);
-  void Lose(Peer& peer, absl::Status status);
+  void Lose(Peer& peer, const absl::Status& status);
   void WatchPeers();
   void DropEverything(const absl::Status& status);
   void SayGoodbye();
