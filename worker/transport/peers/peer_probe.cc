@@ -47,9 +47,7 @@ absl::StatusOr<ProbePort> ProbePort::Open(const std::string& address, uint16_t p
 PeerProbe::PeerProbe(const HostPort& port) {
   SocketAddress remote = SocketAddress::Of(port);
   socket_ = OpenTcpSocket(remote);
-  if (!socket_.valid()) {
-    answer_ = Answer::kReached;
-  } else if (connect(socket_.get(), remote.get(), remote.size) == 0) {
+  if (!socket_.valid() || connect(socket_.get(), remote.get(), remote.size) == 0) {
     answer_ = Answer::kReached;
   } else if (errno != EINPROGRESS) {
     answer_ = AnswerOf(errno);
@@ -67,7 +65,7 @@ PeerProbe::Answer PeerProbe::Poll() {
   return *answer_;
 }
 
-std::string WithProbePort(std::string address, const HostPort& port) {
+std::string WithProbePort(absl::string_view address, const HostPort& port) {
   return absl::StrCat(address, kMark, port.ToString());
 }
 

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +40,7 @@ void Prepare(int socket) {
 std::string TcpAddress::ToText() const {
   std::string text = absl::StrCat(kTcpProtocol, " ", at.ToString(), " ", secret, " ",
                                   encrypts ? kEncryptedWord : kPlainWord);
-  return probe_port.has_value() ? WithProbePort(std::move(text), *probe_port) : text;
+  return probe_port.has_value() ? WithProbePort(text, *probe_port) : text;
 }
 
 absl::StatusOr<TcpAddress> TcpAddress::Parse(absl::string_view text) {

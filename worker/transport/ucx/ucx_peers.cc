@@ -39,7 +39,7 @@ absl::Status UcxPeers::Publish(UcxContext& context, const GroupLayout& layout, S
   COORDD_RETURN_IF_ERROR(context.Handle(kHello, &UcxPeers::OnHello, this));
   COORDD_ASSIGN_OR_RETURN(std::string address, context.Address());
   probe_port_ = OpenProbePort(layout);
-  if (probe_port_.has_value()) address = WithProbePort(std::move(address), probe_port_->address());
+  if (probe_port_.has_value()) address = WithProbePort(address, probe_port_->address());
   return store.Set(AddressKey(kUcxKeyPrefix, layout.self()), std::move(address), deadline);
 }
 
