@@ -100,8 +100,8 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
   command->add_option("--on-failure", flags.options.on_failure, "continue, raise or end")
       ->check(CLI::IsMember({"continue", "raise", "end"}))
       ->capture_default_str();
-  command->add_option("--transport", flags.options.transport, "auto, mapped, shm or ucx")
-      ->check(CLI::IsMember({"auto", "mapped", "shm", "ucx"}))
+  command->add_option("--transport", flags.options.transport, "auto, mapped, shm, tcp or ucx")
+      ->check(CLI::IsMember({"auto", "mapped", "shm", "tcp", "ucx"}))
       ->capture_default_str();
   AddPlaces(*command, flags.options);
   command->add_option("--timeline", flags.options.timeline,

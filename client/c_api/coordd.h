@@ -222,7 +222,7 @@ typedef struct coordd_options {
   const char* node_id;  /* COORDD_NODE_ID: ranks with equal ids share memory; default: found out */
   const char* topology; /* COORDD_TOPOLOGY: "aisle3/rack12", slowest network first */
   const char* metrics;  /* COORDD_METRICS: "host:port" to serve /metrics on, port 0 picks one */
-  const char* transport;             /* COORDD_TRANSPORT: "auto", "mapped", "shm" or "ucx" */
+  const char* transport;             /* COORDD_TRANSPORT: "auto", "mapped", "shm", "tcp" or "ucx" */
   int32_t min_workers;               /* COORDD_MIN_WORKERS, COORDD_SIZE, else the launcher's size */
   int32_t max_workers;               /* COORDD_MAX_WORKERS, likewise */
   double join_timeout_seconds;       /* COORDD_JOIN_TIMEOUT: 300; until enough workers are there */

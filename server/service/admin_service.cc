@@ -301,8 +301,13 @@ grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* c
                                                 request->limit(), ": expected no negative number"));
   }
   if (refuse.ok() && GrantOf((*caller)->identity.role, Call::kGetEvents) == Grant::kAny) {
-    *response = events_.Read(*request);
-    call->AnswerWith(*response, **caller, shares_);
+    // It takes time, if no turn: so much of it as each has.
+    const absl::Status had = shares_.InTurn(**caller, [&] { *response = events_.Read(*request); });
+    if (had.ok()) {
+      call->AnswerWith(*response, **caller, shares_);
+    } else {
+      call->Answer(ToGrpc(had));
+    }
     return call;
   }
   if (refuse.ok() && request->job().empty()) {
@@ -316,10 +321,9 @@ grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* c
   }
   Query query = [this, request, response, call, who = *std::move(caller)](
                     const CoordinatorState& state, absl::Time /*now*/) {
-    const absl::Status status =
-        state.MayCall(*who, Call::kGetEvents, request->job(), request->token());
+    absl::Status status = state.MayCall(*who, Call::kGetEvents, request->job(), request->token());
+    if (status.ok()) status = shares_.InTurn(*who, [&] { *response = events_.Read(*request); });
     if (status.ok()) {
-      *response = events_.Read(*request);
       call->AnswerWith(*response, *who, shares_);
       return;
     }

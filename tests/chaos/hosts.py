@@ -1,4 +1,5 @@
-"""Jobs of elastic.py whose workers are on hosts that share no memory: UCX over TCP between network namespaces."""
+"""Jobs of elastic.py whose workers are on hosts that share no memory: UCX over TCP between network namespaces,
+or TCP of coordd's own."""
 
 import os
 
@@ -10,6 +11,8 @@ COORDD = 0  # the host that it is on; workers are on the others
 
 
 class TestCase(elastic.TestCase):
+    transport = "auto"
+
     def setUp(self):
         super().setUp()
         if network.why_no_cuts():
@@ -27,7 +30,8 @@ class TestCase(elastic.TestCase):
         # UCX tells on standard output, where the answers of workers are, of messages that nobody has taken at its end (here
         # those of a generation that is over), and of connections that were lost.
         self.variables = {"UCX_LOG_LEVEL": "error", "UCX_LOG_FILE": "stderr", "COORDD_TLS_CA": f"{certs}/ca.crt",
-                          "COORDD_TLS_CERT": f"{certs}/worker.crt", "COORDD_TLS_KEY": f"{certs}/worker.key"}
+                          "COORDD_TLS_CERT": f"{certs}/worker.crt", "COORDD_TLS_KEY": f"{certs}/worker.key",
+                          "COORDD_TRANSPORT": self.transport}
 
     def coordd_on(self, host, *arguments):
         return self.coordd(*self.server_tls, *arguments, listen=f"{self.network.addresses[host]}:0",

@@ -34,5 +34,9 @@ class CutOffTest(hosts.TestCase):
             self.assertEqual(self.changes(worker)[1], ("ok", "20", "2", "2"))
 
 
+class CutOffOverTcpTest(CutOffTest):
+    transport = "tcp"
+
+
 if __name__ == "__main__":
     processes.main()

@@ -56,5 +56,9 @@ class SlowNetworkTest(hosts.TestCase):
         print(f"{steps} steps in {took:.1f} s")
 
 
+class SlowNetworkOverTcpTest(SlowNetworkTest):
+    transport = "tcp"
+
+
 if __name__ == "__main__":
     processes.main()

@@ -13,6 +13,8 @@ EPOCHS = 5
 
 @unittest.skipIf(network.why_not(), network.why_not())
 class NetworkTest(processes.TestCase):
+    transport = "auto"
+
     def setUp(self):
         super().setUp()
         self.network = network.Network(3)
@@ -26,7 +28,7 @@ class NetworkTest(processes.TestCase):
                                   "--tls-ca", f"{self.certs}/ca.crt", listen=f"{address}:0",
                                   wrapper=self.network.on(COORDD))
         self.tls = {"COORDD_TLS_CA": f"{self.certs}/ca.crt", "COORDD_TLS_CERT": f"{self.certs}/worker.crt",
-                    "COORDD_TLS_KEY": f"{self.certs}/worker.key"}
+                    "COORDD_TLS_KEY": f"{self.certs}/worker.key", "COORDD_TRANSPORT": self.transport}
 
     def token_file(self):
         path = os.path.join(self.folder, "token")
@@ -147,6 +149,11 @@ class NetworkTest(processes.TestCase):
         self.assertIn(f"rank {cut_off.rank}", text)
         # The one that was cut off does not believe for longer than its lease that it is a member.
         self.assertTrue(wait_for(lambda: cut_off.ask("status") != "ok", 60))
+
+
+@unittest.skipIf(network.why_not(), network.why_not())
+class TcpNetworkTest(NetworkTest):
+    transport = "tcp"
 
 
 if __name__ == "__main__":

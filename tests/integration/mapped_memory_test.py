@@ -71,6 +71,20 @@ class MappedMemoryTest(processes.TestCase):
         self.assert_nothing_left()
 
 
+class TcpNodesTest(processes.TestCase):
+    """The same two nodes, without UCX."""
+
+    def test_every_operation_dtype_and_op_in_plain_and_encrypted(self):
+        on_nodes = f'export COORDD_NODE_ID=node$((COORDD_LOCAL_RANK / 2)); exec {program("coordd-worker")} selftest'
+        for encryption in ("off", "on"):
+            environment = processes.clean_environment(COORDD_TRANSPORT="tcp", COORDD_DATA_ENCRYPTION=encryption,
+                                                      COORDD_UCX_LIBRARY="/nowhere/libucp.so.0")
+            status, text = self.run_command(program("coordrun"), "-np", "4", "--", "/bin/sh", "-c", on_nodes,
+                                            environment=environment, seconds=170)
+            self.assertEqual(status, 0, text)
+            self.assert_nothing_left()
+
+
 @unittest.skipUnless(processes.has_ucx(), "without UCX there is one node")
 class NodesTest(processes.TestCase):
     """Two nodes of two ranks, which by their COORDD_NODE_ID share no memory: allreduces between them are hierarchical."""

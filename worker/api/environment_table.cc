@@ -116,12 +116,20 @@ constexpr VariableRow kRows[] = {
      "program asks for the next generation. With `continue` collectives go on among those who are "
      "left. coordrun sets it together with `--min-np`."},
 
-    {"COORDD_TRANSPORT", kHost, "How tensors travel", "`auto`, `mapped`, `shm` or `ucx`", "`auto`",
-     "workers",
+    {"COORDD_TRANSPORT", kHost, "How tensors travel", "`auto`, `mapped`, `shm`, `tcp` or `ucx`",
+     "`auto`", "workers",
      "With `auto` the ranks of a node work on memory that they map from each other, or by messages "
      "through shared memory where a rank cannot map it; between nodes there is UCX. `mapped` is "
-     "the same, but a rank that cannot map is an error. `shm` is messages through shared memory, "
-     "on one node. `ucx` is UCX everywhere. All ranks choose alike."},
+     "the same, but a rank that cannot map is an error. `tcp` is as `auto`, with TCP of coordd's "
+     "own between nodes, whose connections begin with a proof that both ranks belong to the job. "
+     "`shm` is messages through shared memory, on one node. `ucx` is UCX everywhere, which "
+     "believes "
+     "whoever reaches its ports. All ranks choose alike."},
+    {"COORDD_DATA_ENCRYPTION", kHost, "Encryption between nodes", "`on` or `off`", "`off`",
+     "workers",
+     "With `on`, all that ranks send each other over coordd's own TCP (`COORDD_TRANSPORT=tcp`) is "
+     "encrypted with TLS 1.3; with `off`, who they are is proved so, and what follows goes in "
+     "plain. What goes over UCX or NCCL is never encrypted. All ranks choose alike."},
     {"COORDD_HOST_ALGORITHM", kHost, "Algorithm of collectives between nodes",
      "`auto`, `flat` or `hierarchical`", "`auto`", "workers",
      "`flat` treats all ranks alike. `hierarchical` works on mapped memory inside the nodes and "

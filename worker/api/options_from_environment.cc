@@ -73,12 +73,23 @@ absl::Status ReadTransport(const Environment& environment, TransportChoice* tran
     *transport = TransportChoice::kMapped;
   } else if (*text == "shm") {
     *transport = TransportChoice::kShm;
+  } else if (*text == "tcp") {
+    *transport = TransportChoice::kTcp;
   } else if (*text == "ucx") {
     *transport = TransportChoice::kUcx;
   } else {
     return InvalidOption("COORDD_TRANSPORT", absl::StrCat("\"", *text, "\""),
-                         "auto, mapped, shm or ucx");
+                         "auto, mapped, shm, tcp or ucx");
   }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDataEncryption(const Environment& environment, bool* encrypts) {
+  const std::string* text = Find(environment, "COORDD_DATA_ENCRYPTION");
+  if (text == nullptr) return absl::OkStatus();
+  if (*text != "on" && *text != "off")
+    return InvalidOption("COORDD_DATA_ENCRYPTION", absl::StrCat("\"", *text, "\""), "on or off");
+  *encrypts = *text == "on";
   return absl::OkStatus();
 }
 
@@ -272,6 +283,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadMetrics(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadPorts(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
+  COORDD_RETURN_IF_ERROR(ReadDataEncryption(environment, &options.encrypt_data));
   COORDD_RETURN_IF_ERROR(ReadHostAlgorithm(environment, &options.host_algorithm));
   COORDD_RETURN_IF_ERROR(ReadOnFailure(environment, &options.on_failure));
   COORDD_RETURN_IF_ERROR(ReadCheckResults(environment, &options.check_results));

@@ -22,8 +22,9 @@ namespace coordd {
 
 // kAuto: inside a node collectives on memory that all its ranks have mapped, or where they cannot
 // messages in shared memory; UCX between nodes. kMapped: the same, but that they cannot is an
-// error. kShm: messages in shared memory, all ranks on one node. All ranks of a job choose alike.
-enum class TransportChoice { kAuto, kMapped, kShm, kUcx };
+// error. kTcp: as kAuto, but between nodes TCP of coordd's own. kShm: messages in shared memory,
+// all ranks on one node. kUcx: UCX everywhere. All ranks of a job choose alike.
+enum class TransportChoice { kAuto, kMapped, kShm, kTcp, kUcx };
 
 struct WorkerOptions {
   HostPort coordinator;                        // COORDD_ADDR, the first one
@@ -55,7 +56,10 @@ struct WorkerOptions {
   std::optional<HostPort> metrics;
   std::optional<PortRange> ports;  // COORDD_PORT_RANGE: what port 0 and the transport pick from
   LogLevel log_level = LogLevel::kInfo;  // COORDD_LOG_LEVEL: of the process, from its last worker
-  TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, mapped, shm, ucx
+  // COORDD_TRANSPORT: auto, mapped, shm, tcp, ucx
+  TransportChoice transport = TransportChoice::kAuto;
+  // COORDD_DATA_ENCRYPTION=on: what goes over coordd's own TCP between nodes. Equal on all members.
+  bool encrypt_data = false;
   // COORDD_HOST_ALGORITHM: auto, flat, hierarchical; of allreduces on host memory between nodes. If
   // members differ, flat goes before hierarchical, and that before auto, on all of them.
   HostAlgorithm host_algorithm = HostAlgorithm::kAuto;

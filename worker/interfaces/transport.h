@@ -39,7 +39,7 @@ struct Tag {
 // One object per generation: a new generation has new addresses and new memory, so that nothing
 // late from the old one can arrive. One thread at a time owns it, not always the same; only
 // Abort may be called from any thread.
-// InProcess, Shm, Ucx, and Routed, which picks between two of them by node.
+// InProcess, Shm, Tcp, Ucx, and Routed, which picks between two of them by node.
 class Transport {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;

@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   transport_options.choice = options.transport;
   transport_options.environment = options.ucx_environment;
   transport_options.ports = options.ports;
+  transport_options.encrypts = options.encrypt_data;
   // The interface that reaches coordd is one that the other nodes reach too. Without a route there
   // would be no membership; should the name not resolve any more, UCX chooses by itself.
   transport_options.local_address = LocalAddressTowards(options.coordinator).value_or("");
@@ -27,7 +28,9 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   std::unique_ptr<NodeArena> arena;
   const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
   const bool required = options.transport == TransportChoice::kMapped;
-  if ((required || options.transport == TransportChoice::kAuto) && has_neighbours)
+  const bool maps = required || options.transport == TransportChoice::kAuto ||
+                    options.transport == TransportChoice::kTcp;
+  if (maps && has_neighbours)
     arena = std::make_unique<NodeArena>(NodeArenaOptions{.required = required}, clock);
   HostBackendOptions host_options;
   host_options.algorithm = options.host_algorithm;

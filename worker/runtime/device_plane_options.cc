@@ -23,7 +23,8 @@ DevicePlaneOptions DevicePlaneOptionsOf(const WorkerOptions& worker, Generation 
   options.network = LookForGpuNetwork(options.environment);
   const TransportChoice transport = worker.transport;
   options.host_uses_rdma =
-      (transport == TransportChoice::kAuto || transport == TransportChoice::kUcx) &&
+      (transport == TransportChoice::kAuto || transport == TransportChoice::kTcp ||
+       transport == TransportChoice::kUcx) &&
       worker.ucx_environment.count("UCX_TLS") == 0;
   const auto machine = options.environment.find("NCCL_HOSTID");
   options.machine = machine == options.environment.end() ? options.host : machine->second;

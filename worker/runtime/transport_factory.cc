@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "worker/transport/routed_transport.h"
 #include "worker/transport/shm/shm_transport.h"
+#include "worker/transport/tcp/tcp_transport.h"
 #include "worker/transport/ucx/ucx_factory.h"
 
 namespace coordd {
@@ -21,6 +22,12 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layo
   }
   if (one_node && options.choice != TransportChoice::kUcx)
     return std::make_unique<ShmTransport>(clock);
+  if (options.choice == TransportChoice::kTcp) {
+    return std::make_unique<RoutedTransport>(
+        std::make_unique<ShmTransport>(clock),
+        std::make_unique<TcpTransport>(
+            TcpTransportOptions{options.local_address, options.ports, options.encrypts}, clock));
+  }
   const UcxTransportOptions ucx_options{options.local_address, options.environment, options.ports};
   COORDD_ASSIGN_OR_RETURN(std::unique_ptr<Transport> ucx, TryMakeUcxTransport(ucx_options, clock));
   if (options.choice == TransportChoice::kUcx) return ucx;

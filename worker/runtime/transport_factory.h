@@ -17,15 +17,17 @@ namespace coordd {
 
 struct TransportFactoryOptions {
   TransportChoice choice = TransportChoice::kAuto;
-  std::string local_address;       // UcxTransportOptions::local_address
+  std::string local_address;       // UcxTransportOptions::local_address, TcpTransportOptions's
   Environment environment;         // UcxTransportOptions::environment
-  std::optional<PortRange> ports;  // UcxTransportOptions::ports
+  std::optional<PortRange> ports;  // UcxTransportOptions::ports, TcpTransportOptions's
+  bool encrypts = false;           // TcpTransportOptions::encrypts
 };
 
 // Not connected yet. kAuto: shared memory when all ranks share a node, else shared memory inside
-// the nodes and UCX between them; kShm and kUcx: that one for all. `clock` and, with UCX, the store
-// given to Connect outlive the transport. A job of one rank needs none: use LoopbackBackend.
-// FAILED_PRECONDITION: this build or this layout has no such transport; says what to do.
+// the nodes and UCX between them; kTcp: the same with TCP in UCX's place; kShm and kUcx: that one
+// for all. `clock` and, with UCX or TCP, the store given to Connect outlive the transport. A job of
+// one rank needs none: use LoopbackBackend. FAILED_PRECONDITION: this build or this layout has no
+// such transport; says what to do.
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layout,
                                                          const TransportFactoryOptions& options,
                                                          Clock& clock = Clock::Real());

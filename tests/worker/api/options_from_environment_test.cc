@@ -105,11 +105,20 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
 TEST(OptionsFromEnvironment, TakeEveryTransport) {
   for (const auto& [text, choice] :
        {std::pair{"auto", TransportChoice::kAuto}, std::pair{"mapped", TransportChoice::kMapped},
-        std::pair{"shm", TransportChoice::kShm}, std::pair{"ucx", TransportChoice::kUcx}}) {
+        std::pair{"shm", TransportChoice::kShm}, std::pair{"tcp", TransportChoice::kTcp},
+        std::pair{"ucx", TransportChoice::kUcx}}) {
     const auto options = WorkerOptionsFrom({{"COORDD_TRANSPORT", text}});
     ASSERT_TRUE(options.ok()) << options.status();
     EXPECT_EQ(options->transport, choice);
   }
+}
+
+TEST(OptionsFromEnvironment, EncryptDataWhereItIsAskedFor) {
+  EXPECT_FALSE(WorkerOptionsFrom({})->encrypt_data);
+  EXPECT_FALSE(WorkerOptionsFrom({{"COORDD_DATA_ENCRYPTION", "off"}})->encrypt_data);
+  EXPECT_TRUE(WorkerOptionsFrom({{"COORDD_DATA_ENCRYPTION", "on"}})->encrypt_data);
+  EXPECT_THAT(WorkerOptionsFrom({{"COORDD_DATA_ENCRYPTION", "yes"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected on or off")));
 }
 
 TEST(OptionsFromEnvironment, ReadTheTokenWithoutTheEndOfItsLine) {

@@ -40,6 +40,17 @@ TEST(TransportFactory, RoutesBetweenNodesOrSaysWhatIsMissing) {
   }
 }
 
+// Whether there is UCX or not.
+TEST(TransportFactory, TakesTcpBetweenNodesWhenAsked) {
+  TransportFactoryOptions options;
+  options.choice = TransportChoice::kTcp;
+  options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";
+  const auto between = MakeTransport(kTwoNodes, options);
+  ASSERT_TRUE(between.ok()) << between.status();
+  EXPECT_EQ((*between)->name(), "routed");
+  EXPECT_EQ((*MakeTransport(kOneNode, options))->name(), "shm");
+}
+
 TEST(TransportFactory, SaysWhichUcxCannotBeOpened) {
   TransportFactoryOptions options;
   options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";

@@ -10,7 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/net/address.h"
-#include "worker/transport/ucx/network_interface.h"
+#include "worker/transport/peers/network_interface.h"
 #include "worker/transport/ucx/ucx_log.h"
 #include "worker/transport/ucx/ucx_settings.h"
 

@@ -39,7 +39,7 @@ absl::Status UcxPeers::Publish(UcxContext& context, const GroupLayout& layout, S
   COORDD_RETURN_IF_ERROR(context.Handle(kHello, &UcxPeers::OnHello, this));
   COORDD_ASSIGN_OR_RETURN(std::string address, context.Address());
   probe_port_ = OpenProbePort(layout);
-  if (probe_port_.has_value()) address = WithProbePort(std::move(address), probe_port_->address());
+  if (probe_port_.has_value()) address = WithProbePort(address, probe_port_->address());
   return store.Set(AddressKey(kUcxKeyPrefix, layout.self()), std::move(address), deadline);
 }
 
@@ -132,7 +132,7 @@ void UcxPeers::Greet() {
 
 void UcxPeers::MakeEndpoint(UcxPeer& peer, const std::string& address) {
   // UCX does not look beyond the end of what it has packed.
-  peer.probe_port = ProbePortOf(address);
+  peer.watched.AskAt(ProbePortOf(address));
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -243,33 +243,15 @@ bool UcxPeers::IsTimeToWatch() {
 void UcxPeers::Watch(const std::set<const UcxPeer*>& waited_for) {
   const absl::Time now = clock_.Now();
   for (auto& [rank, peer] : peers_) {
-    const bool is_there = peer.lost.ok() && peer.endpoint != nullptr;
-    if (is_there && peer.probe_port.has_value()) Watch(peer, waited_for.contains(&peer), now);
-  }
-}
-
-void UcxPeers::Watch(UcxPeer& peer, bool waits, absl::Time now) {
-  PeerWatch& watch = peer.watch;
-  const bool moved = std::exchange(peer.ended_before, peer.ended) != peer.ended;
-  if (moved || !waits) watch.Moved(now);
-  if (peer.probe.has_value()) {
-    const PeerProbe::Answer answer = peer.probe->Poll();
-    if (answer == PeerProbe::Answer::kReached) {
-      watch.Answered(now);
-    } else if (watch.PatienceIsOver(now)) {
-      watch.NotAnswered();
-    } else {
-      return;
-    }
-    peer.probe.reset();
-  }
-  if (watch.silent(/*connects=*/peer.connecting != nullptr)) {
-    peer.lost = PeerSilent(peer.rank, absl::StrCat("nothing comes from it, and its host does not ",
-                                                   "answer at ", peer.probe_port->ToString()));
+    if (!peer.lost.ok() || peer.endpoint == nullptr) continue;
+    const WatchedPeer::News news{
+        .moved = std::exchange(peer.ended_before, peer.ended) != peer.ended,
+        .waits = waited_for.contains(&peer),
+        .connects = peer.connecting != nullptr};
+    const std::optional<std::string> silent = peer.watched.Look(news, now);
+    if (!silent.has_value()) continue;
+    peer.lost = PeerSilent(peer.rank, *silent);
     has_lost_ = true;
-  } else if (watch.WantsProbe(now)) {
-    peer.probe.emplace(*peer.probe_port);
-    watch.Asked(now);
   }
 }
 

@@ -17,8 +17,8 @@
 #include "common/protocol/store.h"
 #include "common/protocol/types.h"
 #include "worker/interfaces/group_layout.h"
-#include "worker/transport/ucx/peer_probe.h"
-#include "worker/transport/ucx/peer_watch.h"
+#include "worker/transport/peers/peer_probe.h"
+#include "worker/transport/peers/watched_peer.h"
 #include "worker/transport/ucx/ucx_api.h"
 #include "worker/transport/ucx/ucx_context.h"
 #include "worker/transport/ucx/ucx_transport.h"
@@ -39,15 +39,13 @@ struct UcxPeer {
   UcxPeers* peers = nullptr;
   Rank rank;
   Stage stage = Stage::kUnknown;
-  ucp_ep_h endpoint = nullptr;         // nullptr: not made yet, or closed
-  void* connecting = nullptr;          // request of the first flush; nullptr: none is pending
-  bool has_greeted = false;            // its hello has come
-  bool is_greeted = false;             // this rank's has been sent
-  absl::Status lost;                   // OK: the peer is there
-  bool end_handled = false;            // of a lost peer: TakeLost has told of it
-  std::optional<HostPort> probe_port;  // none: nobody can ask for it
-  std::optional<PeerProbe> probe;      // the one under way
-  PeerWatch watch;
+  ucp_ep_h endpoint = nullptr;  // nullptr: not made yet, or closed
+  void* connecting = nullptr;   // request of the first flush; nullptr: none is pending
+  bool has_greeted = false;     // its hello has come
+  bool is_greeted = false;      // this rank's has been sent
+  absl::Status lost;            // OK: the peer is there
+  bool end_handled = false;     // of a lost peer: TakeLost has told of it
+  WatchedPeer watched;
   int64_t ended_before = 0;  // operations, at the last look
 
   // The transport's.
@@ -107,7 +105,6 @@ class UcxPeers {
   void Lose(UcxPeer& peer, absl::string_view why);
   void SayHello(UcxPeer& peer);
   std::optional<ProbePort> OpenProbePort(const GroupLayout& layout) const;
-  void Watch(UcxPeer& peer, bool waits, absl::Time now);
 
   static void OnFlushed(void* request, ucs_status_t status, void* user_data);
   static void OnHelloSent(void* request, ucs_status_t status, void* user_data);

@@ -1,4 +1,4 @@
-#include "worker/transport/ucx/network_interface.h"
+#include "worker/transport/peers/network_interface.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

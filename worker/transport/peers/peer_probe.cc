@@ -1,7 +1,5 @@
-#include "worker/transport/ucx/peer_probe.h"
+#include "worker/transport/peers/peer_probe.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -9,38 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/transport/peers/socket_address.h"
 
 namespace coordd {
 namespace {
 
 constexpr absl::string_view kMark = "|coordd-probe=";
-
-struct SocketAddress {
-  sockaddr_storage storage = {};
-  socklen_t size = 0;  // 0: no address
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-};
-
-SocketAddress ToSocketAddress(const HostPort& from) {
-  SocketAddress to;
-  auto* const v4 = reinterpret_cast<sockaddr_in*>(&to.storage);
-  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&to.storage);
-  if (inet_pton(AF_INET, from.host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(from.port);
-    to.size = sizeof(*v4);
-  } else if (inet_pton(AF_INET6, from.host.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(from.port);
-    to.size = sizeof(*v6);
-  }
-  return to;
-}
-
-OwnedFd OpenSocket(const SocketAddress& address) {
-  constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-  return OwnedFd(address.size == 0 ? -1 : socket(address.storage.ss_family, kType, 0));
-}
 
 // What comes from the other machine, and not from this one or from a router on the way.
 PeerProbe::Answer AnswerOf(int error) {
@@ -60,27 +32,22 @@ PeerProbe::Answer AnswerOf(int error) {
 
 absl::StatusOr<ProbePort> ProbePort::Open(const std::string& address, uint16_t port) {
   ProbePort opened;
-  SocketAddress local = ToSocketAddress({address, port});
-  opened.socket_ = OpenSocket(local);
+  SocketAddress local = SocketAddress::Of({address, port});
+  opened.socket_ = OpenTcpSocket(local);
   if (!opened.socket_.valid()) return absl::ErrnoToStatus(errno, "a socket for probes");
   if (bind(opened.socket_.get(), local.get(), local.size) != 0 ||
       getsockname(opened.socket_.get(), local.get(), &local.size) != 0) {
     return absl::UnavailableError(
         absl::StrCat("a port for probes at ", address, ": error ", errno));
   }
-  const bool v4 = local.storage.ss_family == AF_INET;
-  const uint16_t bound = v4 ? reinterpret_cast<sockaddr_in&>(local.storage).sin_port
-                            : reinterpret_cast<sockaddr_in6&>(local.storage).sin6_port;
-  opened.address_ = {address, ntohs(bound)};
+  opened.address_ = {address, local.ToHostPort().port};
   return opened;
 }
 
 PeerProbe::PeerProbe(const HostPort& port) {
-  SocketAddress remote = ToSocketAddress(port);
-  socket_ = OpenSocket(remote);
-  if (!socket_.valid()) {
-    answer_ = Answer::kReached;
-  } else if (connect(socket_.get(), remote.get(), remote.size) == 0) {
+  SocketAddress remote = SocketAddress::Of(port);
+  socket_ = OpenTcpSocket(remote);
+  if (!socket_.valid() || connect(socket_.get(), remote.get(), remote.size) == 0) {
     answer_ = Answer::kReached;
   } else if (errno != EINPROGRESS) {
     answer_ = AnswerOf(errno);
@@ -98,7 +65,7 @@ PeerProbe::Answer PeerProbe::Poll() {
   return *answer_;
 }
 
-std::string WithProbePort(std::string address, const HostPort& port) {
+std::string WithProbePort(absl::string_view address, const HostPort& port) {
   return absl::StrCat(address, kMark, port.ToString());
 }
 

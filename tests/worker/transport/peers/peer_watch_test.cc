@@ -1,4 +1,4 @@
-#include "worker/transport/ucx/peer_watch.h"
+#include "worker/transport/peers/peer_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@ namespace coordd {
 
 // A connection over which nothing comes says nothing: the peer may be late, or stopped, or the
 // network may have lost everything for minutes, which TCP hides by repeating. So the peer's kernel
-// is asked, which answers whatever the process does (worker/transport/ucx/peer_probe).
+// is asked, which answers whatever the process does (worker/transport/peers/peer_probe).
 //
 // PURE; `now` must not decrease.
 class PeerWatch {

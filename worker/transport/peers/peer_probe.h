@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/owned_fd.h"
 #include "common/net/address.h"
 
@@ -41,7 +42,7 @@ class PeerProbe {
 };
 
 // How a rank's ProbePort travels behind the address of its transport, and comes off again.
-std::string WithProbePort(std::string address, const HostPort& port);
+std::string WithProbePort(absl::string_view address, const HostPort& port);
 std::optional<HostPort> ProbePortOf(const std::string& address);
 
 }  // namespace coordd

@@ -1,4 +1,4 @@
-#include "worker/transport/ucx/peer_probe.h"
+#include "worker/transport/peers/peer_probe.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,76 @@
+#include "worker/transport/tcp/meeting.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "worker/transport/tcp/tcp_listener.h"
+
+namespace coordd {
+
+Meeting::Stage Meeting::Fail(Stage stage, std::string why) {
+  failure_ = std::move(why);
+  return Turn(stage);
+}
+
+Meeting::Stage Meeting::Step() {
+  if (stage_ == Stage::kConnecting) Connect();
+  if (stage_ == Stage::kProving) Prove();
+  if (stage_ == Stage::kAwaiting) Await();
+  return stage_;
+}
+
+Meeting::Stage Meeting::Connect() {
+  const int error = ConnectingError(socket_.get());
+  if (error == 0) return Turn(Stage::kProving);
+  return Fail(error == ECONNREFUSED ? Stage::kRefused : Stage::kEnded,
+              absl::StrCat("connecting: ", strerror(error)));
+}
+
+Meeting::Stage Meeting::Prove() {
+  switch (handshake_->Step()) {
+    case TlsHandshake::Outcome::kWantsRead:
+      wants_write_ = false;
+      return stage_;
+    case TlsHandshake::Outcome::kWantsWrite:
+      wants_write_ = true;
+      return stage_;
+    case TlsHandshake::Outcome::kEnded:
+      return Fail(Stage::kEnded, handshake_->failure());
+    case TlsHandshake::Outcome::kFailed:
+      return Fail(Stage::kFailed, handshake_->failure());
+    case TlsHandshake::Outcome::kDone:
+      break;
+  }
+  wants_write_ = false;
+  OpenSslOwned<SSL> tls = handshake_->TakeTls();
+  if (!encrypts_) tls = nullptr;
+  stream_ = std::make_unique<TcpStream>(std::move(socket_), std::move(tls));
+  return Turn(connects_ ? Stage::kAwaiting : Stage::kProven);
+}
+
+Meeting::Stage Meeting::Await() {
+  const iovec part = {verdict_.data() + verdict_bytes_, verdict_.size() - verdict_bytes_};
+  TcpStream::Moved moved = stream_->Read({&part, 1});
+  if (moved.is_over) return Fail(Stage::kEnded, std::move(moved.why));
+  verdict_bytes_ += moved.bytes;
+  if (verdict_bytes_ < verdict_.size()) return stage_;
+  const absl::StatusOr<FrameHeader> verdict = ParseHeader(verdict_);
+  if (verdict.ok() && verdict->kind == FrameKind::kWelcome) return Turn(Stage::kMet);
+  if (verdict.ok() && verdict->kind == FrameKind::kYield) return Turn(Stage::kYielded);
+  return Fail(Stage::kFailed, "its first word is no greeting");
+}
+
+void Meeting::Answer(FrameKind verdict) {
+  verdict_ = Encode({verdict, 0, 0});
+  const iovec part = {verdict_.data(), verdict_.size()};
+  // Nothing was sent before, so there is room for it.
+  const TcpStream::Moved moved = stream_->Write({&part, 1});
+  if (moved.bytes != verdict_.size() || stream_->has_unsent()) {
+    Fail(Stage::kEnded, moved.is_over ? moved.why : "there is no room for a greeting");
+  } else {
+    Turn(verdict == FrameKind::kWelcome ? Stage::kMet : Stage::kYielded);
+  }
+}
+
+}  // namespace coordd

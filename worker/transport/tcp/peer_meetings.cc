@@ -1,0 +1,216 @@
+#include "worker/transport/tcp/peer_meetings.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace coordd {
+namespace {
+
+constexpr uint64_t kListenerKey = 0;
+// Of one turn, so that messages have theirs.
+constexpr int kAcceptedPerTurn = 16;
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kPauseMax = absl::Seconds(1);
+// For the connection of a peer who says that it has begun one.
+constexpr absl::Duration kYieldPause = absl::Seconds(1);
+
+}  // namespace
+
+absl::Status PeerMeetings::Open(Options options, TcpListener listener, IsWanted is_wanted) {
+  options_ = std::move(options);
+  listener_ = std::move(listener);
+  is_wanted_ = std::move(is_wanted);
+  COORDD_ASSIGN_OR_RETURN(tls_, NewTlsContext());
+  return polls_.Add(listener_.socket(), kListenerKey, EPOLLIN);
+}
+
+void PeerMeetings::Connect(Rank rank, const TcpAddress& address) {
+  Outgoing& outgoing = outgoing_[rank];
+  outgoing.address = address;
+  outgoing.since = clock_.Now();
+  outgoing.pause = kFirstPause;
+  if (address.encrypts != options_.encrypts) {
+    not_met_.push_back(
+        {rank, absl::StrCat("COORDD_DATA_ENCRYPTION is ", address.encrypts ? "on" : "off",
+                            " there and not here: all ranks must choose alike")});
+    outgoing_.erase(rank);
+    return;
+  }
+  Attempt(rank, outgoing);
+}
+
+void PeerMeetings::Attempt(Rank rank, Outgoing& outgoing) {
+  int error = 0;
+  OwnedFd socket = BeginConnecting(outgoing.address.at, &error);
+  if (!socket.valid())
+    return TryLater(rank, outgoing, absl::StrCat("connecting: ", strerror(error)));
+  const LinkIdentity identity{options_.self, rank, options_.encrypts, options_.probe_port};
+  std::string text = identity.ToText();
+  const LinkKey key = DeriveKey(outgoing.address.secret, text);
+  TlsHandshake handshake = TlsHandshake::Connecting(tls_.get(), socket.get(), std::move(text), key);
+  outgoing.key = NewKey();
+  outgoing.events = EPOLLIN | EPOLLOUT;
+  if (const absl::Status added = polls_.Add(socket.get(), outgoing.key, outgoing.events);
+      !added.ok()) {
+    return TryLater(rank, outgoing, std::string(added.message()));
+  }
+  outgoing_keys_[outgoing.key] = rank;
+  outgoing.meeting = std::make_unique<Meeting>(std::move(socket), std::move(handshake),
+                                               /*connects=*/true, options_.encrypts);
+}
+
+void PeerMeetings::TryLater(Rank rank, Outgoing& outgoing, const std::string& why) {
+  outgoing_keys_.erase(outgoing.key);
+  outgoing.meeting.reset();
+  const absl::Time now = clock_.Now();
+  outgoing.next = now + outgoing.pause;
+  outgoing.pause = std::min(2 * outgoing.pause, kPauseMax);
+  if (now - outgoing.since < kTryFor) return;
+  not_met_.push_back({rank, why});
+  outgoing_.erase(rank);
+}
+
+void PeerMeetings::GiveUp(Rank rank) {
+  const auto found = outgoing_.find(rank);
+  if (found == outgoing_.end()) return;
+  outgoing_keys_.erase(found->second.key);
+  outgoing_.erase(found);
+}
+
+void PeerMeetings::KeepEvents(const Meeting& meeting, uint64_t key, uint32_t& events) {
+  const uint32_t wanted = EPOLLIN | (meeting.wants_write() ? EPOLLOUT : 0u);
+  if (wanted == events) return;
+  events = wanted;
+  polls_.Change(meeting.socket(), key, events);
+}
+
+void PeerMeetings::StepOutgoing(Rank rank, Outgoing& outgoing) {
+  Meeting& meeting = *outgoing.meeting;
+  switch (meeting.Step()) {
+    case Meeting::Stage::kMet:
+      met_.push_back({rank, meeting.TakeStream(), std::nullopt});
+      return GiveUp(rank);
+    case Meeting::Stage::kYielded:
+      // The peer is there.
+      outgoing.since = clock_.Now();
+      outgoing.pause = kYieldPause;
+      return TryLater(rank, outgoing, "it has yielded");
+    case Meeting::Stage::kEnded:
+      return TryLater(rank, outgoing, meeting.failure());
+    case Meeting::Stage::kRefused:
+    case Meeting::Stage::kFailed:
+      not_met_.push_back({rank, meeting.failure()});
+      return GiveUp(rank);
+    default:
+      return KeepEvents(meeting, outgoing.key, outgoing.events);
+  }
+}
+
+void PeerMeetings::OnReady(uint64_t key) {
+  if (key == kListenerKey) return AcceptCallers();
+  if (const auto caller = callers_.find(key); caller != callers_.end())
+    return StepCaller(key, caller->second);
+  const auto rank = outgoing_keys_.find(key);
+  if (rank != outgoing_keys_.end()) StepOutgoing(rank->second, outgoing_.at(rank->second));
+}
+
+void PeerMeetings::AcceptCallers() {
+  for (int i = 0; i < kAcceptedPerTurn; ++i) {
+    TcpListener::Caller accepted = listener_.Accept();
+    if (!accepted.socket.valid()) return;
+    MakeRoom();
+    TlsHandshake handshake =
+        TlsHandshake::Accepting(tls_.get(), accepted.socket.get(),
+                                [this](absl::string_view identity) { return KeyOf(identity); });
+    const uint64_t key = NewKey();
+    if (!polls_.Add(accepted.socket.get(), key, EPOLLIN).ok()) return;
+    Caller& caller = callers_[key];
+    caller.meeting = std::make_unique<Meeting>(std::move(accepted.socket), std::move(handshake),
+                                               /*connects=*/false, options_.encrypts);
+    caller.address = accepted.address;
+    caller.events = EPOLLIN;
+    caller.since = clock_.Now();
+  }
+}
+
+// The oldest that has not said who it is, else the oldest: who belongs here says it at once.
+void PeerMeetings::MakeRoom() {
+  if (callers_.size() < kCallersMax) return;
+  auto oldest = std::find_if(callers_.begin(), callers_.end(), [](const auto& entry) {
+    return entry.second.meeting->identity().empty();
+  });
+  if (oldest == callers_.end()) oldest = callers_.begin();
+  TurnAway(oldest->second, "there are too many that have not said who they are");
+  callers_.erase(oldest);
+}
+
+// Only takes note of who it is said to be: that is proved afterwards, or not.
+std::optional<LinkKey> PeerMeetings::KeyOf(absl::string_view text) const {
+  const absl::StatusOr<LinkIdentity> identity = LinkIdentity::Parse(text);
+  if (!identity.ok() || identity->to != options_.self || identity->from == options_.self ||
+      ToInt(identity->from) >= options_.world_size || identity->encrypts != options_.encrypts) {
+    return std::nullopt;
+  }
+  return DeriveKey(options_.secret, text);
+}
+
+void PeerMeetings::StepCaller(uint64_t key, Caller& caller) {
+  Meeting& meeting = *caller.meeting;
+  switch (meeting.Step()) {
+    case Meeting::Stage::kProven:
+      Decide(caller);
+      break;
+    case Meeting::Stage::kEnded:
+      // A rank whose own connection has come to stay ends the other one anywhere.
+      if (meeting.identity().empty()) TurnAway(caller, meeting.failure());
+      break;
+    case Meeting::Stage::kFailed:
+      TurnAway(caller, meeting.failure());
+      break;
+    default:
+      return KeepEvents(meeting, key, caller.events);
+  }
+  callers_.erase(key);
+}
+
+void PeerMeetings::Decide(Caller& caller) {
+  const absl::StatusOr<LinkIdentity> identity = LinkIdentity::Parse(caller.meeting->identity());
+  if (!identity.ok() || !is_wanted_(identity->from)) return;  // there was one already,
+  for (const Met& met : met_)
+    if (met.rank == identity->from) return;  // or is since this turn
+  const auto own = outgoing_.find(identity->from);
+  if (own != outgoing_.end() && options_.self < identity->from)
+    return caller.meeting->Answer(FrameKind::kYield);
+  caller.meeting->Answer(FrameKind::kWelcome);
+  if (caller.meeting->stage() != Meeting::Stage::kMet) return;
+  GiveUp(identity->from);
+  met_.push_back({identity->from, caller.meeting->TakeStream(), identity->probe_port});
+}
+
+void PeerMeetings::TurnAway(const Caller& caller, absl::string_view why) {
+  const std::optional<std::string> more = log_limit_.Pass(clock_.Now());
+  if (!more.has_value()) return;
+  COORDD_LOG(kWarning, "a connection from ", caller.address.ToString(), " to rank ",
+             ToInt(options_.self), "'s port for other ranks was ended, and nothing believed: ", why,
+             *more);
+}
+
+void PeerMeetings::Tend() {
+  if (!is_busy()) return;
+  const absl::Time now = clock_.Now();
+  while (!callers_.empty() && now - callers_.begin()->second.since >= kProveWithin) {
+    TurnAway(callers_.begin()->second, "it has not said who it is");
+    callers_.erase(callers_.begin());
+  }
+  std::vector<Rank> due;
+  for (const auto& [rank, outgoing] : outgoing_)
+    if (outgoing.meeting == nullptr && outgoing.next <= now) due.push_back(rank);
+  for (const Rank rank : due) Attempt(rank, outgoing_.at(rank));
+}
+
+}  // namespace coordd

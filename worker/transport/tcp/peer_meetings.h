@@ -1,0 +1,128 @@
+// How the ranks of a generation come to have one connection for each pair of them. (io)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/log_limit.h"
+#include "common/net/address.h"
+#include "common/protocol/types.h"
+#include "worker/transport/tcp/meeting.h"
+#include "worker/transport/tcp/poll_set.h"
+#include "worker/transport/tcp/tcp_listener.h"
+#include "worker/transport/tcp/tcp_stream.h"
+#include "worker/transport/tcp/tls_keys.h"
+
+namespace coordd {
+
+// Whoever wants something of the other connects. Where both do, it is the connection of the lower
+// rank that stays: who has one under way to a rank that is higher yields to nobody's, and the
+// higher one gives its own up. What strangers do ends their connection, and a few of them at a time
+// are listened to; who was turned away for want of room, or ended too soon, tries again for
+// kTryFor. One thread uses it.
+class PeerMeetings {
+ public:
+  // Callers that are not known yet, and how long they may take to prove who they are.
+  static constexpr size_t kCallersMax = 64;
+  static constexpr absl::Duration kProveWithin = absl::Seconds(10);
+  static constexpr absl::Duration kTryFor = absl::Seconds(30);
+
+  struct Options {
+    Rank self;
+    int32_t world_size = 0;
+    bool encrypts = false;
+    LinkSecret secret;
+    std::optional<HostPort> probe_port;  // this rank's
+  };
+  struct Met {
+    Rank rank;
+    std::unique_ptr<TcpStream> stream;
+    std::optional<HostPort> probe_port;  // the peer's, if that has called
+  };
+  struct NotMet {
+    Rank rank;
+    std::string why;
+  };
+  // Whether a connection with this rank may still be made.
+  using IsWanted = std::function<bool(Rank)>;
+
+  // `polls` and `clock` outlive it.
+  PeerMeetings(PollSet& polls, Clock& clock) : polls_(polls), clock_(clock) {}
+  PeerMeetings(const PeerMeetings&) = delete;
+  PeerMeetings& operator=(const PeerMeetings&) = delete;
+
+  // Its sockets have the keys below kKeysEnd. UNAVAILABLE.
+  absl::Status Open(Options options, TcpListener listener, IsWanted is_wanted);
+  static constexpr uint64_t kKeysEnd = uint64_t{1} << 32;
+
+  // Begins to connect. REQUIRES: nobody has before.
+  void Connect(Rank rank, const TcpAddress& address);
+  void GiveUp(Rank rank);
+  // Whether somebody is on the way.
+  bool is_busy() const { return !outgoing_.empty() || !callers_.empty(); }
+  void OnReady(uint64_t key);
+  // What is due: attempts, and the end of patience. To be called behind all OnReady of a turn.
+  void Tend();
+  // Since the last call.
+  std::vector<Met> TakeMet() { return std::exchange(met_, {}); }
+  std::vector<NotMet> TakeNotMet() { return std::exchange(not_met_, {}); }
+  bool has_news() const { return !met_.empty() || !not_met_.empty(); }
+
+ private:
+  struct Outgoing {
+    TcpAddress address;
+    std::unique_ptr<Meeting> meeting;  // nullptr: between two attempts
+    uint64_t key = 0;
+    uint32_t events = 0;
+    absl::Time since, next;
+    absl::Duration pause;
+  };
+  struct Caller {
+    std::unique_ptr<Meeting> meeting;
+    HostPort address;
+    uint32_t events = 0;
+    absl::Time since;
+  };
+
+  uint64_t NewKey() { return next_key_++ % (kKeysEnd - 1) + 1; }
+  void Attempt(Rank rank, Outgoing& outgoing);
+  void StepOutgoing(Rank rank, Outgoing& outgoing);
+  void TryLater(Rank rank, Outgoing& outgoing, const std::string& why);
+  void AcceptCallers();
+  void MakeRoom();
+  void StepCaller(uint64_t key, Caller& caller);
+  void Decide(Caller& caller);
+  void TurnAway(const Caller& caller, absl::string_view why);
+  std::optional<LinkKey> KeyOf(absl::string_view identity) const;
+  void KeepEvents(const Meeting& meeting, uint64_t key, uint32_t& events);
+
+  // Constant after construction.
+  PollSet& polls_;
+  Clock& clock_;
+
+  // Constant after Open.
+  Options options_;
+  TcpListener listener_;
+  IsWanted is_wanted_;
+  OpenSslOwned<SSL_CTX> tls_;
+
+  // Touched by the owner's thread.
+  uint64_t next_key_ = 0;
+  std::map<Rank, Outgoing> outgoing_;
+  std::map<uint64_t, Rank> outgoing_keys_;
+  std::map<uint64_t, Caller> callers_;  // the oldest first
+  std::vector<Met> met_;
+  std::vector<NotMet> not_met_;
+  LogLimit log_limit_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,53 @@
+// One handshake, by which two ranks prove to each other that they belong to one generation. (io)
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "worker/transport/tcp/tcp_tls.h"
+#include "worker/transport/tcp/tls_keys.h"
+
+namespace coordd {
+
+// One thread uses it.
+class TlsHandshake {
+ public:
+  enum class Outcome { kDone, kWantsRead, kWantsWrite, kEnded, kFailed };
+  // The key of who says this of itself; nullopt: it is not to be believed.
+  using FindKey = std::function<std::optional<LinkKey>(absl::string_view identity)>;
+
+  // Over a socket that does not block, and outlives it.
+  static TlsHandshake Connecting(SSL_CTX* context, int socket, std::string identity, LinkKey key);
+  static TlsHandshake Accepting(SSL_CTX* context, int socket, FindKey find_key);
+
+  // Goes on as far as it can. Reads nothing beyond the handshake's last byte.
+  Outcome Step();
+  // Of kFailed and kEnded, for people.
+  const std::string& failure() const { return failure_; }
+  // What who has connected says of itself, and has proved behind kDone; empty: it has not come.
+  const std::string& identity() const { return state_->identity; }
+  // Behind kDone: for who encrypts all that follows.
+  OpenSslOwned<SSL> TakeTls() { return std::move(ssl_); }
+
+ private:
+  // What OpenSSL's callbacks see; its address stays.
+  struct State {
+    std::string identity;
+    LinkKey key = {};
+    FindKey find_key;
+  };
+
+  TlsHandshake(SSL_CTX* context, int socket, std::unique_ptr<State> state);
+  static int UseKey(SSL* ssl, const EVP_MD* digest, const unsigned char** identity,
+                    size_t* identity_bytes, SSL_SESSION** session);
+  static int LookForKey(SSL* ssl, const unsigned char* identity, size_t identity_bytes,
+                        SSL_SESSION** session);
+
+  std::unique_ptr<State> state_;
+  OpenSslOwned<SSL> ssl_;
+  std::string failure_;
+};
+
+}  // namespace coordd
