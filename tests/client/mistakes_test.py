@@ -255,6 +255,15 @@ class UsageTest(MistakesCase):
                      ["--rdzv_backend=c10d"], ["--rdzv-endpoint", "h:1"], ["--master_port", "3"]):
             self.assert_usage(*flag, "python", "train.py", says=rf"{flag[0].split('=')[0]}: that is torchrun's")
 
+    def test_what_users_of_torch_fall_into_is_a_warning_of_workers_on_this_machine_too(self):
+        threads = ["-x", "OMP_NUM_THREADS=100000", "-x", "NCCL_COMM_ID=h:1"]
+        status, text = self.coordrun("-np", "1", *threads, *NOWHERE, "--", "true")
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"coordrun: warning: host \S+: OMP_NUM_THREADS=100000 gives 1 rank 100000 threads on \d+ cores?, which")
+        self.assertRegex(text, r"coordrun: warning: NCCL_COMM_ID=h:1 has all communicators")
+        status, text = self.coordrun("-np", "1", "--skip-checks", *threads, *NOWHERE, "--", "true")
+        self.assertEqual((status, text.count("warning")), (0, 0), text)
+
     def test_a_program_on_stdin_is_one_ranks(self):
         for command in (["python3", "-"], ["/usr/bin/python3", "-u", "-"]):
             self.assert_usage("-np", "2", "--", *command, says="reads its program from stdin, which at most rank 0 of the 2 workers")

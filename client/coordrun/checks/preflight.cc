@@ -4,12 +4,12 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/coordrun/checks/host_names.h"
 
 namespace coordd {
 namespace {
@@ -19,43 +19,6 @@ constexpr double kClockSkewSeconds = 2;
 // Certificates begin ten minutes before they are made: to a clock behind that they are not valid
 // yet.
 constexpr double kClockBehindSeconds = 590;
-constexpr size_t kMaxNamed = 8;  // hosts in one sentence
-
-using Reports = std::vector<HostReport>;
-
-// Each host once, although srun's tasks each have a report.
-std::vector<const HostReport*> Hosts(const Reports& reports) {
-  std::vector<const HostReport*> hosts;
-  std::set<std::string> seen;
-  for (const HostReport& report : reports) {
-    if (seen.insert(absl::StrCat(report.channel, "/", report.report.host())).second) {
-      hosts.push_back(&report);
-    }
-  }
-  return hosts;
-}
-
-// srun binds each task to cores of its own, or lets all have the same.
-int32_t CoresOf(const HostReport& host, const Reports& reports) {
-  std::set<std::string> seen;
-  int32_t cores = 0;
-  for (const HostReport& other : reports) {
-    if (other.channel != host.channel || other.report.host() != host.report.host()) continue;
-    if (seen.insert(other.report.cpus()).second) cores += other.report.cores();
-  }
-  return cores;
-}
-
-std::string NameOf(const HostReport& report) {
-  return report.channel == "srun" || report.channel.empty() ? report.report.host() : report.channel;
-}
-
-std::string Names(const std::vector<std::string>& hosts) {
-  const size_t shown = std::min(hosts.size(), kMaxNamed);
-  std::string text = absl::StrJoin(hosts.begin(), hosts.begin() + static_cast<long>(shown), ", ");
-  if (hosts.size() > shown) absl::StrAppend(&text, " and ", hosts.size() - shown, " more");
-  return absl::StrCat(hosts.size() == 1 ? "host " : "hosts ", text);
-}
 
 std::string Shown(const std::string& value) { return value.empty() ? "none" : value; }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/coordrun/checks/preflight.h"
+#include "client/coordrun/checks/torch_traps.h"
 #include "client/coordrun/crews/crew_factory.h"
 #include "client/coordrun/plan/coordinator_view.h"
 #include "client/coordrun/plan/first_failure.h"
@@ -86,6 +87,23 @@ HostReport LookHere(const RunPlan& plan, const Environment& environment, Clock& 
   here.answered = clock.Now();
   here.report.set_unix_seconds(absl::ToDoubleSeconds(here.answered - absl::UnixEpoch()));
   return here;
+}
+
+// What of this machine's matters to torch, without opening a library for it.
+HostReport GlanceHere(const RunPlan& plan) {
+  HostReport here;
+  here.report.set_host(ThisHost("").hostname);
+  here.report.set_local_size(plan.np);
+  LookAtCores(&here.report);
+  LookAtSharedMemory(&here.report);
+  return here;
+}
+
+// What the workers get of the user's variables.
+Environment GivenTo(const RunOptions& options, Environment environment) {
+  for (const auto& [name, value] : options.variables)
+    if (value) environment[name] = *value;
+  return environment;
 }
 
 }  // namespace
@@ -234,7 +252,14 @@ absl::Status Launcher::Check() {
   std::vector<HostReport> reports = crew_->reports();
   if (reports.empty() && options_.check_only)
     reports.push_back(LookHere(plan_, environment_, clock_));
-  const std::vector<Finding> findings = JudgeHosts(reports, plan_.launcher, kVersion);
+  std::vector<Finding> findings = JudgeHosts(reports, plan_.launcher, kVersion);
+  if (plan_.launcher != LauncherKind::kExternal) {
+    if (reports.empty() && plan_.launcher == LauncherKind::kLocal)
+      reports.push_back(GlanceHere(plan_));
+    for (Finding& trap :
+         JudgeTorchTraps(reports, GivenTo(options_, environment_), options_.command))
+      findings.push_back(std::move(trap));
+  }
   if (!findings.empty()) output_.Say(FindingsText(findings));
   if (options_.check_only && options_.json) output_.Result(FindingsJson(reports, findings));
   if (options_.check_only) output_.Say(absl::StrCat("coordrun: checked: ", HostsText(reports)));

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -114,6 +115,13 @@ void LookAtCores(AgentReport* report) {
   report->set_cpus(cpus);
 }
 
+void LookAtSharedMemory(AgentReport* report) {
+  struct statvfs found {};
+  if (statvfs("/dev/shm", &found) != 0) return;
+  report->set_shared_memory_bytes(static_cast<int64_t>(found.f_blocks) *
+                                  static_cast<int64_t>(found.f_frsize));
+}
+
 absl::StatusOr<std::string> FirstReachable(const std::vector<std::string>& addresses,
                                            absl::Duration timeout) {
   std::vector<Attempt> attempts;
@@ -157,6 +165,7 @@ int32_t VisibleGpus(const Environment& environment, size_t in_machine) {
 
 void LookAtHost(const Environment& environment, AgentReport* report) {
   LookAtCores(report);
+  LookAtSharedMemory(report);
   const std::vector<std::string> models = GpuModels();
   report->mutable_gpus()->Assign(models.begin(), models.end());
   report->set_visible_gpus(VisibleGpus(environment, models.size()));

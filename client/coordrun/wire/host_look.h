@@ -18,7 +18,10 @@ absl::StatusOr<std::string> FirstReachable(const std::vector<std::string>& addre
 
 // The cores that this process may use.
 void LookAtCores(AgentReport* report);
-// Cores, GPUs and versions of libraries into `report`. Opens UCX and NCCL for the time of the call.
+// The size of /dev/shm.
+void LookAtSharedMemory(AgentReport* report);
+// Cores, /dev/shm, GPUs and versions of libraries into `report`. Opens UCX and NCCL for the time of
+// the call.
 void LookAtHost(const Environment& environment, AgentReport* report);
 
 // How many GPUs CUDA_VISIBLE_DEVICES names, when it is set: "0,1" is 2, "" and "-1" are 0.

@@ -203,6 +203,11 @@ def _change_membership() -> None:
         call()
 
 
+def _tell_of_the_wait() -> None:
+    for call in state.before_change:
+        call()
+
+
 def _follow() -> None:
     _change_membership()
     _process_sets.follow()
@@ -216,6 +221,7 @@ def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     generation. rank() and size() are then those of that one, process sets have those of their ranks that are left, and
     nothing that was submitted before is left. HorovodInternalError: no generation follows, or not in time."""
     with state.lock:
+        _tell_of_the_wait()
         state.place = worker().await_generation(timeout_seconds)
         _follow()
 
@@ -225,6 +231,7 @@ def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S, agreed_in: int
     pending. Ends the generation; otherwise as await_generation(), and the same where it has ended already. `agreed_in`, with
     COORDD_ON_FAILURE=continue: the generation of the result by which they have agreed."""
     with state.lock:
+        _tell_of_the_wait()
         state.place = worker().change_members(timeout_seconds, agreed_in)
         _follow()
 

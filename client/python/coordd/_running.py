@@ -17,6 +17,7 @@ class State:
         self.abandoned = []  # the parent's worker in a forked child: never freed there
         self.at_start = []  # called when there is a worker
         self.before_end = []  # called while the worker is still there
+        self.before_change = []  # called when this process begins to wait for the next generation
         self.at_end = []  # called when the generation is over and nothing of it is left
         self.membership = 0  # how many have ended
         self.failing = False  # the program ends by an error, and shall not say goodbye
