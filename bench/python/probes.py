@@ -22,6 +22,7 @@ from tests.support import processes
 from tests.support.certificates import Certificates
 
 PROBES, DRIPPING, THREADS = 100, 1000, 4
+STRANGER = "127.0.0.2"  # another address than the probes': what one holds is bounded
 
 
 class Drips:
@@ -38,6 +39,7 @@ class Drips:
             while len(dripping) < DRIPPING // THREADS:
                 one = socket.socket()
                 one.setblocking(False)
+                one.bind((STRANGER, 0))
                 one.connect_ex(self.address)
                 dripping.append(one)
             for one in list(dripping):
@@ -55,6 +57,43 @@ class Drips:
         for thread in self._threads:
             thread.start()
         time.sleep(2)  # until they are all there
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Hellos:
+    """TLS handshakes that are begun, as many as there can be, and not gone on with."""
+
+    def __init__(self, address, context):
+        self.address = address
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+        self.hello = outgoing.read()
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(2)]
+
+    def _run(self):
+        begun = []
+        while not self._end.is_set():
+            try:
+                begun.append(socket.create_connection(self.address, 1, (STRANGER, 0)))
+                begun[-1].sendall(self.hello)
+            except OSError:
+                pass
+            if len(begun) > DRIPPING:
+                begun.pop(0).close()
+        for one in begun:
+            one.close()
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        time.sleep(1)
         return self
 
     def __exit__(self, *_):
@@ -92,6 +131,9 @@ class Bench(processes.TestCase):
         self.measure("nothing")
         with Drips(self.address, beginning):
             p99 = self.measure(f"{DRIPPING} that drip")
+        if self.tls:
+            with Hellos(self.address, self.context):
+                self.measure("handshakes begun and left")
         if self.tls and shutil.which("openssl"):
             with handshakes(self.address, 20):
                 self.measure("20 that make handshakes")

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -218,6 +219,14 @@ void PrintEvents(const Arguments& arguments, v1::EventList& list) {
   std::fflush(stdout);
 }
 
+// What a launcher may not of all jobs, he may of his own.
+absl::Status WithAJobToName(const absl::Status& status, absl::string_view job) {
+  const bool is_launcher = absl::StrContains(status.message(), "launcher/");
+  if (!absl::IsPermissionDenied(status) || !job.empty() || !is_launcher) return status;
+  return absl::PermissionDeniedError(absl::StrCat(
+      status.message(), "; a launcher names the job that is his: `coordctl events JOB`"));
+}
+
 int Events(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
@@ -231,7 +240,8 @@ int Events(const Arguments& arguments, const Environment& environment) {
   for (;;) {
     absl::StatusOr<v1::EventList> list = FetchEvents(*target, request, kTimeout);
     // Who follows wants to see, above all, how a coordd that has gone comes back.
-    if (!list.ok() && (!arguments.follow || epoch == 0)) return Report(list.status(), kFailed);
+    if (!list.ok() && (!arguments.follow || epoch == 0))
+      return Report(WithAJobToName(list.status(), arguments.job), kFailed);
     if (!list.ok() && !std::exchange(lost, true)) Report(list.status(), kFailed);
     if (list.ok() && !arguments.follow && !arguments.job.empty() && list->events().empty()) {
       return Report(absl::NotFoundError(absl::StrCat("coordd at ", target->address,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/utf8.h"
@@ -74,9 +75,12 @@ absl::StatusOr<Identity> IdentityOf(absl::Span<const std::string> uris,
   std::optional<Identity> found;
   for (const std::string& uri : uris) {
     absl::string_view rest = uri;
-    if (!absl::ConsumePrefix(&rest, kScheme)) continue;
+    // Another case of letters is of nobody else's scheme, and coordctl writes none.
+    if (!absl::StartsWithIgnoreCase(rest, kScheme)) continue;
+    const bool is_ours = absl::ConsumePrefix(&rest, kScheme);
     const size_t slash = rest.find('/');
-    const std::optional<Role> role = RoleNamed(rest.substr(0, slash));
+    const std::optional<Role> role =
+        is_ours ? RoleNamed(rest.substr(0, slash)) : std::optional<Role>();
     auto identity = role.has_value() && slash != absl::string_view::npos
                         ? MakeIdentity(*role, rest.substr(slash + 1))
                         : absl::StatusOr<Identity>(absl::InvalidArgumentError(""));

@@ -26,12 +26,12 @@ absl::Status CheckKind(absl::string_view named_by, const std::string& path) {
   if (stat(path.c_str(), &found) != 0)
     return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
   if (S_ISDIR(found.st_mode))
-    return Refused(named_by, path, "is a folder; expected a file with the job's token");
+    return Refused(named_by, path, "is a folder; expected a file with a token");
   if (!S_ISREG(found.st_mode) || IsPrivate(found, FileReader::Self())) return absl::OkStatus();
   return Refused(
       named_by, path,
       absl::StrCat("has mode 0", found.st_mode >> 6 & 7, found.st_mode >> 3 & 7, found.st_mode & 7,
-                   ", so others than its owner can reach the job's token; expected 0600 "
+                   ", so others than its owner can reach the token; expected 0600 "
                    "(chmod 600 ",
                    path, ")"));
 }
@@ -50,7 +50,7 @@ absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std:
                    absl::StrCat("is larger than ", kMaxTokenFileBytes, " bytes; expected a token"));
   }
   std::string token(absl::StripAsciiWhitespace(text));
-  if (token.empty()) return Refused(named_by, path, "is empty; expected the job's token");
+  if (token.empty()) return Refused(named_by, path, "is empty; expected a token");
   return token;
 }
 

@@ -1,4 +1,4 @@
-// The file that holds a job's secret. (io)
+// The file that holds a secret: a job's token, or that of coordd's HTTP. (io)
 #pragma once
 
 #include <string>

@@ -19,14 +19,19 @@ class WatchedToken {
 
   bool Is(absl::string_view brought) const;
   // Reads the file again; whether it holds another token, which counts from now on. An error is
-  // ReadTokenFile's: the token that was there stays. A pipe, which cannot be read twice, is not.
+  // ReadTokenFile's: the token that was there stays. INVALID_ARGUMENT, too: it is a pipe now, where
+  // a file was read. A pipe that was read first, which cannot be read twice, is not read again.
   absl::StatusOr<bool> Reload();
 
  private:
-  WatchedToken(std::string named_by, std::string path, std::string token)
-      : named_by_(std::move(named_by)), path_(std::move(path)), token_(std::move(token)) {}
+  WatchedToken(std::string named_by, std::string path, bool from_pipe, std::string token)
+      : named_by_(std::move(named_by)),
+        path_(std::move(path)),
+        from_pipe_(from_pipe),
+        token_(std::move(token)) {}
 
   const std::string named_by_, path_;
+  const bool from_pipe_;
 
   // Guarded by mu_.
   mutable Mutex mu_;

@@ -8,11 +8,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <deque>
+#include <iterator>
+#include <map>
+#include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,14 +26,21 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/utf8.h"
+#include "common/net/handshake_limit.h"
+#include "common/net/http_answer.h"
 #include "common/net/http_request.h"
 #include "common/net/listening_sockets.h"
+#include "common/net/peer_address.h"
+#include "common/net/request_queue.h"
 
 namespace coordd {
 namespace {
 
 constexpr int kHandlerThreads = 4;
 constexpr int kEventsPerTurn = 64;
+// Between two looks at those who are there: each may begin a TLS handshake at once.
+constexpr size_t kAcceptsPerTurn = 64;
+constexpr char kTlsHandshake = 0x16;  // the first byte of whoever speaks TLS
 constexpr absl::Duration kRequestWithin = absl::Seconds(2);
 // With what a handler takes: a state of 131,072 workers has some 50 MiB.
 constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
@@ -41,50 +50,6 @@ constexpr absl::Duration kCloseWithin = absl::Seconds(1);  // after the answer
 // When nobody can be accepted: descriptors have run out, or all who are there have just come.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(10);
 
-const char* ReasonPhrase(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 421:
-      return "Misdirected Request";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Status";
-  }
-}
-
-// What a browser may do with an answer: a page has its scripts and styles in itself, asks its own
-// server and nobody else, and stands in nobody's frame.
-constexpr absl::string_view kPolicy =
-    "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
-    "Referrer-Policy: no-referrer\r\nContent-Security-Policy: default-src 'none'; "
-    "script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
-
-std::string Written(const HttpResponse& response, bool with_body) {
-  return absl::StrCat("HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
-                      "\r\nContent-Type: ", response.content_type,
-                      "\r\nContent-Length: ", response.body.size(), "\r\n", kPolicy,
-                      response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
-                      response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
-                      "Connection: close\r\n\r\n", with_body ? response.body : "");
-}
-
-struct Asked {
-  uint64_t id = 0;
-  HttpRequest request;
-};
 struct Answered {
   uint64_t id = 0;
   std::string bytes;
@@ -97,7 +62,8 @@ class EpollHttpServer final : public HttpServer {
       : options_(options),
         handlers_(std::move(handlers)),
         connections_max_(std::max<size_t>(options.connections_max, 1)),
-        listening_(std::move(listening)) {}
+        listening_(std::move(listening)),
+        queue_(std::set<std::string>(options.urgent.begin(), options.urgent.end())) {}
 
   ~EpollHttpServer() override {
     if (!thread_.joinable()) return;
@@ -105,7 +71,7 @@ class EpollHttpServer final : public HttpServer {
       MutexLock lock(&mu_);
       stopping_ = true;
     }
-    asked_some_.NotifyAll();
+    queue_.Stop();
     eventfd_write(wake_.get(), 1);
     thread_.join();
     for (std::thread& thread : threads_) thread.join();
@@ -122,8 +88,10 @@ class EpollHttpServer final : public HttpServer {
       Await(listener.get(), kListener + static_cast<uint64_t>(listener.get()), EPOLLIN,
             EPOLL_CTL_ADD);
     thread_ = StartThread("http-accept", [this] { Talk(); });
-    for (std::thread& thread : threads_)
-      thread = StartThread("metrics-http", [this] { AnswerAll(); });
+    for (int i = 0; i < kHandlerThreads; ++i)
+      threads_.push_back(StartThread("metrics-http", [this] { AnswerAll(/*urgent_only=*/false); }));
+    if (queue_.has_urgent_paths())
+      threads_.push_back(StartThread("urgent-http", [this] { AnswerAll(/*urgent_only=*/true); }));
     return absl::OkStatus();
   }
 
@@ -133,9 +101,11 @@ class EpollHttpServer final : public HttpServer {
   struct Connection {
     enum class State { kBeginning, kReading, kHandling, kWriting, kClosing };
     OwnedFd fd;
-    std::unique_ptr<ClientStream> stream;
+    PeerAddress peer;
+    std::unique_ptr<ClientStream> stream;  // null until something has come
     State state = State::kBeginning;
-    absl::Time since;
+    bool has_handshake = false;  // limit_ counts it
+    absl::Time since;            // it is there, or its answer is
     absl::Time deadline;
     std::string bytes = "";  // received, then to be written
     size_t written = 0;
@@ -168,7 +138,13 @@ class EpollHttpServer final : public HttpServer {
         }
       }
       const absl::Time now = clock_.Now();
-      std::erase_if(connections_, [now](const auto& one) { return one.second.deadline <= now; });
+      for (auto at = connections_.begin(); at != connections_.end();) {
+        const auto one = at++;
+        if (one->second.deadline > now) continue;
+        if (one->second.state == Connection::State::kBeginning && one->second.has_handshake)
+          Refused(HttpRefusal::kHandshake, one->second.peer, "it has not gone on for 2 s");
+        Drop(one);
+      }
     }
   }
 
@@ -186,25 +162,54 @@ class EpollHttpServer final : public HttpServer {
   }
 
   void AcceptAll(int listener) {
-    for (size_t i = 0; i < connections_max_; ++i) {
-      if (connections_.size() >= connections_max_ && !MakeRoom()) return Pause();
-      OwnedFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    for (size_t i = 0; i < std::min(connections_max_, kAcceptsPerTurn); ++i) {
+      const bool full = connections_.size() >= connections_max_;
+      // On loopback all have one address: whoever comes waits for whoever has had time.
+      if (full && listening_.loopback() && !MakeRoom()) return Pause();
+      sockaddr_storage from = {};
+      socklen_t size = sizeof(from);
+      OwnedFd fd(accept4(listener, reinterpret_cast<sockaddr*>(&from), &size,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd.valid()) {
         const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
         if (exhausted && !MakeRoom()) Pause();
         return;
       }
-      const uint64_t id = ++last_id_;
-      Await(fd.get(), id, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLL_CTL_ADD);
-      const absl::Time now = clock_.Now();
-      const int number = fd.get();
-      Connection one = {
-          .fd = std::move(fd),
-          .stream = options_.stream == nullptr ? PlainStream(number) : options_.stream(number),
-          .since = now,
-          .deadline = now + kRequestWithin};
-      if (one.stream != nullptr) connections_.emplace(id, std::move(one));
+      PeerAddress peer = PeerAddressOf(from);
+      if (full && !listening_.loopback() && !MakeRoomAmong(peer.block)) {
+        Refused(HttpRefusal::kFull, peer, "all places are taken by requests that are answered");
+        continue;
+      }
+      Add(std::move(fd), std::move(peer));
     }
+  }
+
+  void Add(OwnedFd fd, PeerAddress peer) {
+    const uint64_t id = ++last_id_;
+    const int number = fd.get();
+    Await(number, id, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLL_CTL_ADD);
+    ++held_[peer.block];
+    const absl::Time now = clock_.Now();
+    const auto at = connections_.emplace(
+        id, Connection{.fd = std::move(fd),
+                       .peer = std::move(peer),
+                       .stream = options_.stream == nullptr ? PlainStream(number) : nullptr,
+                       .since = now,
+                       .deadline = now + kRequestWithin});
+    Go(at.first);  // who asks in the same breath is not in the way of the next one
+  }
+
+  void Drop(Connections::iterator at) {
+    const Connection& one = at->second;
+    if (one.state == Connection::State::kHandling) queue_.Remove(at->first);
+    if (one.has_handshake) limit_.End(one.peer.block);
+    const auto held = held_.find(one.peer.block);
+    if (--held->second == 0) held_.erase(held);
+    connections_.erase(at);
+  }
+
+  void Refused(HttpRefusal why, const PeerAddress& peer, const std::string& said) const {
+    if (options_.refused != nullptr) options_.refused(why, peer.text, said);
   }
 
   // The port stays readable, so its next look is after this, or at the end.
@@ -214,22 +219,39 @@ class EpollHttpServer final : public HttpServer {
   }
 
   // Ends the oldest connection that waits for its client: one that has been answered, else one
-  // whose request is awaited, else one that does not take its answer.
+  // whose request is awaited, else one that does not take its answer; else one whose request waits.
   bool MakeRoom() {
+    return MakeRoomOf([](const Connection&) { return true; }, kUndisturbed, "it is the oldest");
+  }
+
+  // The address that holds the most places makes room, though it be that of who comes.
+  bool MakeRoomAmong(const std::string& comes) {
+    const auto most =
+        std::max_element(held_.begin(), held_.end(), [&](const auto& a, const auto& b) {
+          return std::tuple(a.second, a.first == comes) < std::tuple(b.second, b.first == comes);
+        });
+    if (most != held_.end() &&
+        MakeRoomOf([&](const Connection& one) { return one.peer.block == most->first; },
+                   absl::ZeroDuration(), "its address holds the most of them"))
+      return true;
+    return MakeRoom();
+  }
+
+  template <typename Among>
+  bool MakeRoomOf(const Among& among, absl::Duration undisturbed, const char* why_this_one) {
     using State = Connection::State;
     const absl::Time now = clock_.Now();
-    struct Kind {
-      State state = State::kClosing;
-      absl::Duration undisturbed;
-    };
-    for (const Kind& kind :
-         {Kind{State::kClosing, absl::ZeroDuration()}, Kind{State::kBeginning, kUndisturbed},
-          Kind{State::kReading, kUndisturbed}, Kind{State::kWriting, kUndisturbed}}) {
+    for (const State state :
+         {State::kClosing, State::kBeginning, State::kReading, State::kWriting, State::kHandling}) {
+      const absl::Time latest =
+          state == State::kClosing ? absl::InfiniteFuture() : now - undisturbed;
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](auto& one) {
-        return one.second.state == kind.state && one.second.since + kind.undisturbed <= now;
+        return one.second.state == state && one.second.since <= latest && among(one.second) &&
+               (state != State::kHandling || queue_.Remove(one.first));
       });
       if (oldest == connections_.end()) continue;
-      connections_.erase(oldest);
+      if (state != State::kClosing) Refused(HttpRefusal::kFull, oldest->second.peer, why_this_one);
+      Drop(oldest);
       return true;
     }
     return false;
@@ -238,7 +260,7 @@ class EpollHttpServer final : public HttpServer {
   // Does what can be done without waiting.
   void Go(Connections::iterator at) {
     Connection& one = at->second;
-    if (one.state == Connection::State::kBeginning) Begin(one);
+    if (one.state == Connection::State::kBeginning && !Begin(one)) return Drop(at);
     if (one.state == Connection::State::kReading) Read(at->first, one);
     if (one.state == Connection::State::kWriting) Write(one);
     if (one.state != Connection::State::kClosing) return;
@@ -249,7 +271,7 @@ class EpollHttpServer final : public HttpServer {
       got = recv(one.fd.get(), ignored, sizeof(ignored), MSG_DONTWAIT);
       if (got <= 0) break;
     }
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) connections_.erase(at);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) Drop(at);
   }
 
   // epoll tells of each change, to read or to write, so what is awaited need not be told.
@@ -258,11 +280,38 @@ class EpollHttpServer final : public HttpServer {
            outcome == ClientStream::Outcome::kWantsWrite;
   }
 
-  static void Begin(Connection& one) {
+  // False: the connection is to be closed.
+  bool Begin(Connection& one) {
+    if (one.stream == nullptr) {
+      char first = 0;
+      const ssize_t got = recv(one.fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
+      if (first != kTlsHandshake) return SayThatThisIsHttps(one);
+      if (!limit_.Begin(one.peer.block, clock_.Now())) {
+        Refused(HttpRefusal::kAddressFull, one.peer, "");
+        return false;
+      }
+      one.has_handshake = true;
+      one.stream = options_.stream(one.fd.get());
+      if (one.stream == nullptr) return false;
+    }
     const ClientStream::Outcome outcome = one.stream->Begin();
-    if (IsAwaited(outcome)) return;
+    if (IsAwaited(outcome)) return true;
     const bool begun = outcome == ClientStream::Outcome::kDone;
+    if (!begun && !one.stream->failure().empty())
+      Refused(HttpRefusal::kHandshake, one.peer, one.stream->failure());
     one.state = begun ? Connection::State::kReading : Connection::State::kClosing;
+    return true;
+  }
+
+  bool SayThatThisIsHttps(Connection& one) {
+    Refused(HttpRefusal::kPlaintext, one.peer, "");
+    one.stream = PlainStream(one.fd.get());
+    BeginAnswer(one, WrittenAnswer({.status = 400,
+                                    .body = "400: found no TLS, expected https: write https:// "
+                                            "instead of http://\n"},
+                                   /*with_body=*/true));
+    return true;
   }
 
   void Read(uint64_t id, Connection& one) {
@@ -279,19 +328,15 @@ class EpollHttpServer final : public HttpServer {
       std::optional<HttpRequest> request = ParseHttpRequest(one.bytes);
       if (!request.has_value()) continue;
       if (const auto refused = Refuse(one, *request); refused.has_value())
-        return BeginAnswer(one, Written(*refused, request->method != "HEAD"));
+        return BeginAnswer(one, WrittenAnswer(*refused, request->method != "HEAD"));
       one.state = Connection::State::kHandling;
       one.deadline = clock_.Now() + kAnswerWithin;
-      {
-        MutexLock lock(&mu_);
-        asked_.push_back({id, *std::move(request)});  // at most one of each connection
-      }
-      asked_some_.NotifyOne();
+      queue_.Add({id, *std::move(request)});
       return;
     }
-    BeginAnswer(one,
-                Written({.status = 431, .body = "431: a request has at most 16384 bytes here\n"},
-                        /*with_body=*/true));
+    BeginAnswer(
+        one, WrittenAnswer({.status = 431, .body = "431: a request has at most 16384 bytes here\n"},
+                           /*with_body=*/true));
   }
 
   // What needs no handler.
@@ -309,15 +354,20 @@ class EpollHttpServer final : public HttpServer {
       return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
     const absl::Status may =
         options_.may_ask == nullptr ? absl::OkStatus() : options_.may_ask(*one.stream, request);
-    if (!may.ok())
+    if (!may.ok()) {
+      Refused(request.authorization.empty() ? HttpRefusal::kUnauthorized : HttpRefusal::kToken,
+              one.peer,
+              absl::StrCat(PrintableText(ShortenedText(request.path, 100)), ": ", may.message()));
       return HttpResponse{.status = 401, .body = absl::StrCat("401: ", may.message(), "\n")};
+    }
     return std::nullopt;
   }
 
   void BeginAnswer(Connection& one, std::string bytes) {
     one.bytes = std::move(bytes);
     one.state = Connection::State::kWriting;
-    one.deadline = clock_.Now() + kAnswerWithin;
+    one.since = clock_.Now();
+    one.deadline = one.since + kAnswerWithin;
     Write(one);
   }
 
@@ -370,27 +420,17 @@ class EpollHttpServer final : public HttpServer {
   }
 
   // The threads that run handlers.
-  void AnswerAll() {
-    std::optional<Asked> asked;
-    while ((asked = Next()).has_value()) {
+  void AnswerAll(bool urgent_only) {
+    std::optional<RequestQueue::Asked> asked;
+    while ((asked = queue_.Next(urgent_only)).has_value()) {
       const HttpResponse response = Answer(asked->request.path, asked->request.query);
-      std::string bytes = Written(response, asked->request.method != "HEAD");
+      std::string bytes = WrittenAnswer(response, asked->request.method != "HEAD");
       {
         MutexLock lock(&mu_);
         answered_.push_back({asked->id, std::move(bytes)});
       }
       eventfd_write(wake_.get(), 1);
     }
-  }
-
-  // nullopt: the server ends.
-  std::optional<Asked> Next() {
-    MutexLock lock(&mu_);
-    while (asked_.empty() && !stopping_) asked_some_.Wait(&mu_);
-    if (stopping_) return std::nullopt;
-    Asked next = std::move(asked_.front());
-    asked_.pop_front();
-    return next;
   }
 
   HttpResponse Answer(const std::string& path, const std::string& query) const {
@@ -414,16 +454,19 @@ class EpollHttpServer final : public HttpServer {
   const ListeningSockets listening_;
   OwnedFd epoll_, wake_;
   std::thread thread_;
-  std::array<std::thread, kHandlerThreads> threads_;
+  std::vector<std::thread> threads_;
+
+  // Thread-safe by itself.
+  RequestQueue queue_;
 
   // Touched by `http-accept` only.
   Connections connections_;
+  std::map<std::string, size_t> held_;  // places, by PeerAddress::block; never 0
+  HandshakeLimit limit_;
   uint64_t last_id_ = kFirstConnection;
 
   // Guarded by mu_.
   mutable Mutex mu_;
-  CondVar asked_some_;
-  std::deque<Asked> asked_ ABSL_GUARDED_BY(mu_);
   std::vector<Answered> answered_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };

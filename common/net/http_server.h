@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,23 +26,46 @@ struct HttpResponse {
 // block for long. `query`: what stands behind '?', not decoded.
 using HttpHandler = std::function<HttpResponse(const std::string& query)>;
 
+// Why somebody is closed, or not answered.
+enum class HttpRefusal {
+  kAddressFull,   // his address begins too many TLS handshakes (HandshakeLimit)
+  kFull,          // all places are taken, and he makes room, or finds none
+  kPlaintext,     // he speaks no TLS where it is wanted; he is told so
+  kHandshake,     // the TLS handshake has failed, or was not gone on with
+  kToken,         // may_ask takes not what he has sent as Authorization
+  kUnauthorized,  // may_ask refuses him, who has sent none
+};
+inline constexpr HttpRefusal kHttpRefusals[] = {
+    HttpRefusal::kAddressFull, HttpRefusal::kFull,  HttpRefusal::kPlaintext,
+    HttpRefusal::kHandshake,   HttpRefusal::kToken, HttpRefusal::kUnauthorized};
+
 struct HttpServerOptions {
   HostPort address;                // port 0 picks one
   std::optional<PortRange> ports;  // ... of these
-  // How many connections are open at once. Whoever has not sent a request makes room for the next
-  // one.
+  // How many connections are open at once. Whoever has not sent a request, or does not take his
+  // answer, makes room for the next one: on loopback after 100 ms, elsewhere the address that holds
+  // the most places at once.
   size_t connections_max = 64;
   // What is between a socket and HTTP, such as TLS. Empty: nothing; a null stream: the connection
-  // is closed.
+  // is closed. Called once a client has begun a TLS handshake, as often as HandshakeLimit lets an
+  // address begin one.
   std::function<std::unique_ptr<ClientStream>(int fd)> stream = {};
   // Whether who asks so, over a stream that `stream` has made, may; on the server's own thread. Not
   // OK: 401, with the message. Empty: everybody may.
   std::function<absl::Status(const ClientStream& stream, const HttpRequest& request)> may_ask = {};
+  // Paths whose requests are answered before others, on a thread that is theirs alone, too.
+  std::vector<std::string> urgent = {};
+  // Tells of each refusal, on the server's own thread. `peer`: with its port. `said`: of kHandshake
+  // ClientStream::failure or why else, of kToken and kUnauthorized "PATH: " and the message of
+  // may_ask, of kFull why this one.
+  std::function<void(HttpRefusal why, const std::string& peer, const std::string& said)> refused =
+      {};
 };
 
 // GET and HEAD only (405 otherwise), exact paths (404 otherwise, listing what there is), one
 // request for each connection, of at most 16 KiB. A request has 2 s to come, an answer 10 s to be
-// taken; neither holds up others. At most 4 handlers run at once. Bound to loopback, it answers
+// taken; neither holds up others. At most 4 handlers run at once, and one more of
+// urgent paths. Bound to loopback, it answers
 // only who asks for loopback (421 otherwise): a browser that was sent here by a page does not.
 class HttpServer {
  public:

@@ -227,6 +227,9 @@ struct ServerMetrics::Families {
       NewGauge(registry, "coordd_store_calls_waiting", "Calls of it that are not answered yet.");
   Family<Counter>& http_requests =
       NewCounter(registry, "coordd_http_requests_total", "HTTP requests by path and status.");
+  Family<Counter>& http_refused =
+      NewCounter(registry, "coordd_http_refused_total",
+                 "Connections and requests that HTTP has refused, by reason.");
 
   // Those without labels, looked up once.
   Gauge& connections = connections_family.Add({});

@@ -273,6 +273,12 @@ void ServerMetrics::OnHttpRequest(absl::string_view path, int status) {
   families_->http_requests.Add({{"path", std::string(path)}, {"status", absl::StrCat(status)}})
       .Increment();
 }
+void ServerMetrics::ExpectHttpRefused(absl::string_view why) {
+  families_->http_refused.Add({{"reason", std::string(why)}});
+}
+void ServerMetrics::OnHttpRefused(absl::string_view why) {
+  families_->http_refused.Add({{"reason", std::string(why)}}).Increment();
+}
 
 void ServerMetrics::SetState(const v1::ServerState& state) {
   Families& f = *families_;

@@ -66,6 +66,8 @@ class ServerMetrics {
   void OnStoreCallEnded(absl::string_view method, absl::StatusCode code);
   void ExpectHttpRequest(absl::string_view path, int status);
   void OnHttpRequest(absl::string_view path, int status);
+  void ExpectHttpRefused(absl::string_view why);
+  void OnHttpRefused(absl::string_view why);
 
   // Called before each scrape, with what is a state rather than an event.
   void SetState(const v1::ServerState& state);

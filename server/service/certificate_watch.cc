@@ -60,7 +60,11 @@ void CertificateWatch::Reload() {
             said_);
     return;
   }
-  said_.clear();
+  const bool mended = !std::exchange(said_, "").empty();
+  if (mended && !*changed)
+    COORDD_LOG(kInfo,
+               "the files of --tls-cert, --tls-key and --tls-ca can be used again: they are "
+               "what coordd has gone on with");
   if (!*changed) return;
   metrics_.SetCertificateEnd(certificates_.end());
   warn_after_ = absl::InfinitePast();
@@ -83,7 +87,11 @@ void CertificateWatch::ReloadToken() {
             said_of_token_);
     return;
   }
-  said_of_token_.clear();
+  const bool mended = !std::exchange(said_of_token_, "").empty();
+  if (mended && !*changed)
+    COORDD_LOG(kInfo,
+               "the file of --http-token-file can be used again: it holds the token that "
+               "coordd has gone on with");
   if (*changed) COORDD_LOG(kInfo, "HTTP has a new token, and the one before lets in no more");
 }
 

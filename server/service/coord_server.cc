@@ -91,6 +91,7 @@ class GrpcCoordServer final : public CoordServer {
       HttpServerOptions http = {.address = *options_.http,
                                 .ports = std::nullopt,
                                 .connections_max = HttpConnectionsMax()};
+      WatchHttp(&metrics_, clock_, http);
       if (options_.HttpHasTls()) {
         std::shared_ptr<WatchedToken> token;
         if (!options_.http_token_file.empty()) {

@@ -1,6 +1,9 @@
 #include "server/service/http_access.h"
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -8,10 +11,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/identity.h"
+#include "common/base/log.h"
+#include "common/base/log_limit.h"
 #include "common/base/status_macros.h"
 #include "common/base/watched_token.h"
+#include "common/grpc/grpc_log.h"
 #include "common/grpc/server_certificates.h"
 #include "common/grpc/tls_stream.h"
+#include "common/net/handshake_limit.h"
+#include "server/metrics/server_metrics.h"
 #include "server/model/access_rules.h"
 
 namespace coordd {
@@ -27,7 +35,73 @@ absl::string_view BearerTokenOf(absl::string_view authorization) {
   return absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
 }
 
+std::string RefusalText(HttpRefusal why, const std::string& peer, const std::string& said) {
+  switch (why) {
+    case HttpRefusal::kAddressFull:
+      return absl::StrCat("a connection of ", peer, " was closed: its address has begun more than ",
+                          HandshakeLimit::kPerSecond, " TLS handshakes within a second, or has ",
+                          HandshakeLimit::kAtOnce, " connections");
+    case HttpRefusal::kFull:
+      return absl::StrCat("a connection of ", peer,
+                          " was closed, since all places are taken: ", said);
+    case HttpRefusal::kPlaintext:
+      return absl::StrCat("a connection of ", peer, " was refused: it speaks no TLS (https)");
+    case HttpRefusal::kHandshake:
+      return absl::StrCat("a TLS handshake of ", peer,
+                          " was refused: ", HandshakeFailureText(said));
+    case HttpRefusal::kToken:
+    case HttpRefusal::kUnauthorized:
+      return absl::StrCat("a request of ", peer, " was refused: ", said);
+  }
+  return "";
+}
+
+// Touched by the server's own thread only.
+class RefusalLog {
+ public:
+  RefusalLog(ServerMetrics* metrics, Clock& clock) : metrics_(metrics), clock_(clock) {}
+
+  void Note(HttpRefusal why, const std::string& peer, const std::string& said) {
+    if (metrics_ != nullptr) metrics_->OnHttpRefused(HttpRefusalName(why));
+    const std::optional<std::string> more = limits_[why].Pass(clock_.Now());
+    if (more.has_value()) COORDD_LOG(kWarning, "HTTP: ", RefusalText(why, peer, said), *more);
+  }
+
+ private:
+  ServerMetrics* const metrics_;
+  Clock& clock_;
+  std::map<HttpRefusal, LogLimit> limits_;
+};
+
 }  // namespace
+
+absl::string_view HttpRefusalName(HttpRefusal why) {
+  switch (why) {
+    case HttpRefusal::kAddressFull:
+      return "address_full";
+    case HttpRefusal::kFull:
+      return "full";
+    case HttpRefusal::kPlaintext:
+      return "plaintext";
+    case HttpRefusal::kHandshake:
+      return "handshake";
+    case HttpRefusal::kToken:
+      return "token";
+    case HttpRefusal::kUnauthorized:
+      return "unauthorized";
+  }
+  return "";
+}
+
+void WatchHttp(ServerMetrics* metrics, Clock& clock, HttpServerOptions& options) {
+  for (const absl::string_view path : kForEverybody) options.urgent.emplace_back(path);
+  if (metrics != nullptr)
+    for (const HttpRefusal why : kHttpRefusals) metrics->ExpectHttpRefused(HttpRefusalName(why));
+  options.refused = [log = std::make_shared<RefusalLog>(metrics, clock)](
+                        HttpRefusal why, const std::string& peer, const std::string& said) {
+    log->Note(why, peer, said);
+  };
+}
 
 absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
                         const WatchedToken* token) {

@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<StandbyPages>> StandbyPages::Start(
   std::unique_ptr<StandbyPages> pages(new StandbyPages());
   HttpServerOptions http = {
       .address = *options.http, .ports = std::nullopt, .connections_max = HttpConnectionsMax()};
+  WatchHttp(/*metrics=*/nullptr, Clock::Real(), http);
   if (options.HttpHasTls()) {
     COORDD_ASSIGN_OR_RETURN(pages->certificates_, ServerCertificates::Load(options.tls));
     std::shared_ptr<WatchedToken> token;

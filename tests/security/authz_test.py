@@ -85,6 +85,7 @@ class AuthzTest(processes.TestCase):
         self.may_not(alice, "events", "other")
         self.may_not(alice, "trace", "other", "--seconds", "1")
         self.assertIn("train", self.may(alice, "events", "train"))
+        self.assertIn("a launcher names the job that is his: `coordctl events JOB`", self.may_not(alice, "events"))
         self.may(alice, "evict", "0", "--force")  # the only one of hers
         self.still_works(other)
         self.assertIn("evicted", self.may("operator", "events", "train"))

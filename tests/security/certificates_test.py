@@ -58,6 +58,10 @@ class CertificatesTest(processes.TestCase):
         coordd.signal(signal.SIGHUP)
         self.assertTrue(wait_for(lambda: "goes on with the certificates that it has" in coordd.text()))
         self.assertEqual(self.status(coordd, self.first), 0)
+        shutil.copy2(os.path.join(self.first.folder, "server.crt"), os.path.join(self.used, "server.crt"))
+        coordd.signal(signal.SIGHUP)
+        mended = "the files of --tls-cert, --tls-key and --tls-ca can be used again"
+        self.assertTrue(wait_for(lambda: mended in coordd.text()), coordd.text())
 
     def test_their_end_is_told_a_month_before(self):
         short = os.path.join(self.folder, "short")

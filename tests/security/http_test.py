@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import ssl
+import threading
 import unittest
 
 from tests.support import processes
@@ -90,6 +91,15 @@ class HttpTest(processes.TestCase):
         said = "goes on with the token that it has: --http-token-file names .* has mode 0644"
         self.assertTrue(wait_for(lambda: re.search(said, coordd.text())), coordd.text())
         self.assertEqual(self.ask(coordd, "/metrics", token="new")[0], 200)
+        os.chmod(path, 0o600)
+        coordd.signal(signal.SIGHUP)
+        self.assertTrue(wait_for(lambda: "the file of --http-token-file can be used again" in coordd.text()), coordd.text())
+        os.remove(path)
+        os.mkfifo(path, 0o600)
+        coordd.signal(signal.SIGHUP)
+        said = "goes on with the token that it has: --http-token-file names .* which is a pipe now; expected a file"
+        self.assertTrue(wait_for(lambda: re.search(said, coordd.text())), coordd.text())
+        self.assertEqual(self.ask(coordd, "/metrics", token="new")[0], 200)
 
     def test_without_a_token_file_no_token_lets_in(self):
         coordd = self.secure_coordd()
@@ -119,7 +129,76 @@ class HttpTest(processes.TestCase):
                     answer += more
             except OSError:
                 pass
-        self.assertNotIn(b"HTTP", answer)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+        self.assertIn(b"expected https", answer)
+        self.assertNotIn(b"ok", answer)
+
+    def refused(self, coordd, reason):
+        """What the metric says; asked for with a certificate, which is refused nothing."""
+        text = self.ask(coordd, "/metrics", "operator")[1]
+        return float(re.search(rf'coordd_http_refused_total{{reason="{reason}"}} (\S+)', text)[1])
+
+    def test_whoever_is_refused_is_named_and_counted(self):
+        worker = self.certificates.add("worker", "train7")
+        coordd = self.secure_coordd("--http-token-file", self.token_file("open-sesame"))
+        reasons = ("address_full", "full", "plaintext", "handshake", "token", "unauthorized")
+        for reason in reasons:
+            self.assertEqual(self.refused(coordd, reason), 0, reason)
+        self.ask(coordd, "/metrics")
+        self.ask(coordd, "/v1/jobs", worker)
+        self.ask(coordd, "/metrics", token="open-sesam")
+        port = int(coordd.http.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            client.recv(4096)
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
+            client.sendall(b"\x16\x03\x01\x00\x08\x02\x00\x00\x04what")  # as a server says hello
+            client.recv(4096)
+        for reason, count in zip(reasons, (0, 0, 1, 1, 1, 2)):
+            self.assertEqual(self.refused(coordd, reason), count, reason)
+        for said in (r"a request of 127\.0\.0\.1:\d+ was refused: /metrics: bring a certificate",
+                     r"a request of 127\.0\.0\.1:\d+ was refused: /v1/jobs: worker/train7 may not see all jobs",
+                     r"a request of 127\.0\.0\.1:\d+ was refused: /metrics: this is not the token",
+                     r"a connection of 127\.0\.0\.1:\d+ was refused: it speaks no TLS",
+                     r"a TLS handshake of 127\.0\.0\.1:\d+ was refused: "):
+            self.assertRegex(coordd.text(), said)
+        self.assertNotIn("open-sesam", coordd.text())
+
+    def test_handshakes_that_a_stranger_begins_and_leaves_keep_no_probe_out(self):
+        coordd = self.secure_coordd()
+        port = int(coordd.http.rsplit(":", 1)[1])
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        try:
+            self.context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        hello, begun, end = outgoing.read(), [], threading.Event()
+
+        def stranger():
+            while not end.is_set():
+                try:
+                    one = socket.create_connection(("127.0.0.1", port), PATIENCE_S, ("127.0.0.2", 0))
+                    begun.append(one)
+                    one.sendall(hello)
+                except OSError:
+                    pass
+                if len(begun) > 500:
+                    begun.pop(0).close()
+
+        thread = threading.Thread(target=stranger)
+        thread.start()
+        try:
+            limited = r"a connection of 127\.0\.0\.2:\d+ was closed: its address has begun more than 50"
+            self.assertTrue(wait_for(lambda: re.search(limited, coordd.text())), coordd.text())
+            for path in ("/healthz", "/readyz") * 5:
+                self.assertEqual(self.ask(coordd, path)[0], 200)
+        finally:
+            end.set()
+            thread.join()
+            for one in begun:
+                one.close()
+        self.assertGreater(self.refused(coordd, "address_full"), 0)
+        self.assertNotIn("of 127.0.0.1:", coordd.text())
 
     def test_on_loopback_it_is_as_it_was(self):
         coordd = self.coordd(*self.certificates.server_flags())
@@ -137,6 +216,8 @@ class HttpTest(processes.TestCase):
                                         *self.certificates.server_flags(), "--http-token-file", self.token_file("x", 0o644))
         self.assertNotEqual(status, 0, text)
         self.assertIn("--http-token-file", text)
+        self.assertIn("others than its owner can reach the token; expected 0600", text)
+        self.assertNotIn("job's", text)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,26 @@
 #include "common/net/http_server.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <map>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "common/base/mutex.h"
+#include "common/base/owned_fd.h"
+#include "common/net/client_stream.h"
 #include "common/net/listening_sockets.h"
 #include "tests/support/http_client.h"
 
@@ -147,6 +159,225 @@ TEST(HttpServer, OneTooManyTakesThePlaceOfWhoHasNotAsked) {
   for (int i = 0; i < 10; ++i) silent.push_back(ConnectLoopback((*server)->address().port));
   EXPECT_EQ(HttpGet((*server)->address(), "/").status, 200);
   for (int fd : silent) close(fd);
+}
+
+// A connection to 127.0.0.1 from another of loopback's addresses.
+OwnedFd ConnectFrom(const char* address, uint16_t port) {
+  OwnedFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in end = {};
+  end.sin_family = AF_INET;
+  inet_pton(AF_INET, address, &end.sin_addr);
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&end), sizeof(end)), 0);
+  end.sin_port = htons(port);
+  inet_pton(AF_INET, "127.0.0.1", &end.sin_addr);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&end), sizeof(end)), 0);
+  return fd;
+}
+
+// The server may have closed it before.
+void Say(const OwnedFd& fd, const std::string& bytes) {
+  [[maybe_unused]] const ssize_t sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+// Until the server has closed; what it has said.
+std::string Rest(const OwnedFd& fd) {
+  std::string text;
+  char bytes[4096];
+  ssize_t got = 0;
+  while ((got = recv(fd.get(), bytes, sizeof(bytes), 0)) > 0)
+    text.append(bytes, static_cast<size_t>(got));
+  return text;
+}
+
+// Whom a server refuses. Thread-safe.
+class Refusals {
+ public:
+  using One = std::pair<HttpRefusal, std::string>;  // why, and to whom, behind it what was said
+
+  auto Noting() {
+    return [this](HttpRefusal why, const std::string& peer, const std::string& said) {
+      MutexLock lock(&mu_);
+      all_.emplace_back(why, peer + " " + said);
+    };
+  }
+  std::vector<One> all() const {
+    MutexLock lock(&mu_);
+    return all_;
+  }
+
+ private:
+  mutable Mutex mu_;
+  std::vector<One> all_ ABSL_GUARDED_BY(mu_);
+};
+
+// Something in the place of TLS that is begun and never over.
+class Unfinished final : public ClientStream {
+ public:
+  Outcome Begin() override { return Outcome::kWantsRead; }
+  const std::string& failure() const override { return failure_; }
+  Moved Read(char*, size_t) override { return {Outcome::kFailed}; }
+  Moved Write(absl::string_view) override { return {Outcome::kFailed}; }
+  bool HasMore() const override { return false; }
+  void End() override {}
+
+ private:
+  const std::string failure_;
+};
+
+HttpServerOptions On(const char* host, size_t connections_max = 64) {
+  HttpServerOptions options;
+  options.address = {host, 0};
+  options.connections_max = connections_max;
+  return options;
+}
+
+const std::map<std::string, HttpHandler> kRoot = {
+    {"/", [](const std::string&) { return HttpResponse{.body = "root"}; }}};
+constexpr char kAskRoot[] = "GET / HTTP/1.1\r\n\r\n";
+constexpr char kHello[] = "\x16";  // as TLS begins
+
+TEST(HttpServer, BeginsNoMoreHandshakesOfAnAddressThanItMay) {
+  std::atomic<int> begun = 0;
+  Refusals refusals;
+  HttpServerOptions options = On("0.0.0.0", /*connections_max=*/1000);
+  options.stream = [&](int) {
+    ++begun;
+    return std::make_unique<Unfinished>();
+  };
+  options.refused = refusals.Noting();
+  auto server = HttpServer::StartWith(options, kRoot);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const uint16_t port = (*server)->address().port;
+  std::vector<OwnedFd> strangers;
+  while (refusals.all().empty() && strangers.size() < 20000) {
+    strangers.push_back(ConnectFrom("127.0.0.1", port));
+    Say(strangers.back(), kHello);
+    if (strangers.size() > 200) strangers.erase(strangers.begin());
+  }
+  ASSERT_FALSE(refusals.all().empty());
+  EXPECT_EQ(refusals.all()[0].first, HttpRefusal::kAddressFull);
+  EXPECT_THAT(refusals.all()[0].second, testing::StartsWith("127.0.0.1:"));
+  const int before = begun;
+  const OwnedFd other = ConnectFrom("127.0.0.2", port);
+  Say(other, kHello);
+  while (begun == before) std::this_thread::yield();  // his is begun
+}
+
+TEST(HttpServer, TellsOfAHandshakeThatIsLeft) {
+  Refusals refusals;
+  HttpServerOptions options = On("127.0.0.1");
+  options.stream = [&](int) { return std::make_unique<Unfinished>(); };
+  options.refused = refusals.Noting();
+  auto server = HttpServer::StartWith(options, kRoot);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const OwnedFd stranger = ConnectFrom("127.0.0.1", (*server)->address().port);
+  Say(stranger, kHello);
+  EXPECT_EQ(Rest(stranger), "");
+  ASSERT_EQ(refusals.all().size(), 1u);
+  EXPECT_EQ(refusals.all()[0].first, HttpRefusal::kHandshake);
+}
+
+TEST(HttpServer, TheAddressThatHoldsTheMostMakesRoomForOthers) {
+  Refusals refusals;
+  HttpServerOptions options = On("0.0.0.0", /*connections_max=*/4);
+  options.refused = refusals.Noting();
+  auto server = HttpServer::StartWith(options, kRoot);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const uint16_t port = (*server)->address().port;
+  const OwnedFd patient = ConnectFrom("127.0.0.2", port);
+  std::vector<OwnedFd> many;
+  for (int i = 0; i < 40; ++i) many.push_back(ConnectFrom("127.0.0.1", port));
+  Say(patient, kAskRoot);
+  EXPECT_THAT(Rest(patient), HasSubstr("root"));
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(Rest(many[static_cast<size_t>(i)]), "");
+  const OwnedFd late = ConnectFrom("127.0.0.3", port);
+  Say(late, kAskRoot);
+  EXPECT_THAT(Rest(late), HasSubstr("root"));
+  for (const auto& [why, to] : refusals.all()) {
+    EXPECT_EQ(why, HttpRefusal::kFull);
+    EXPECT_THAT(to, testing::StartsWith("127.0.0.1:"));
+  }
+}
+
+// All handlers are busy, requests wait, and all places are taken.
+TEST(HttpServer, AnswersUrgentRequestsWhateverOthersAskFor) {
+  absl::Notification go_on;
+  std::atomic<int> running = 0;
+  HttpServerOptions options = On("127.0.0.1", /*connections_max=*/8);
+  options.urgent = {"/healthz"};
+  auto server = HttpServer::StartWith(
+      options, {{"/healthz", [](const std::string&) { return HttpResponse{.body = "ok\n"}; }},
+                {"/slow", [&](const std::string&) {
+                   ++running;
+                   go_on.WaitForNotification();
+                   return HttpResponse{.body = "slow"};
+                 }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const uint16_t port = (*server)->address().port;
+  std::vector<OwnedFd> slow;
+  for (int i = 0; i < 20; ++i) {
+    slow.push_back(ConnectFrom("127.0.0.1", port));
+    Say(slow.back(), "GET /slow HTTP/1.1\r\n\r\n");
+  }
+  while (running < 4) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(HttpGet((*server)->address(), "/healthz").body, "ok\n");
+  EXPECT_EQ(running, 4);
+  go_on.Notify();
+  EXPECT_THAT(Rest(slow[0]), HasSubstr("slow"));  // who is being answered has kept his place
+}
+
+TEST(HttpServer, WhoDoesNotTakeHisAnswerMakesRoom) {
+  auto server = HttpServer::StartWith(
+      On("127.0.0.1", /*connections_max=*/3),
+      {{"/", [](const std::string&) { return HttpResponse{.body = "root"}; }},
+       {"/large",
+        [](const std::string&) { return HttpResponse{.body = std::string(64 << 20, 'x')}; }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<OwnedFd> unread;
+  for (int i = 0; i < 12; ++i) {
+    unread.push_back(ConnectFrom("127.0.0.1", (*server)->address().port));
+    Say(unread.back(), "GET /large HTTP/1.1\r\n\r\n");
+  }
+  EXPECT_EQ(HttpGet((*server)->address(), "/").body, "root");
+}
+
+TEST(HttpServer, TellsWhoSpeaksNoTlsThatItIsWanted) {
+  Refusals refusals;
+  HttpServerOptions options = On("127.0.0.1");
+  options.stream = [](int) -> std::unique_ptr<ClientStream> {
+    ADD_FAILURE() << "a handshake has begun";
+    return nullptr;
+  };
+  options.refused = refusals.Noting();
+  auto server = HttpServer::StartWith(options, kRoot);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(HttpExchange((*server)->address().port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+              AllOf(testing::StartsWith("HTTP/1.1 400 "), HasSubstr("https")));
+  ASSERT_EQ(refusals.all().size(), 1u);
+  EXPECT_EQ(refusals.all()[0].first, HttpRefusal::kPlaintext);
+}
+
+TEST(HttpServer, TellsWhomItHasRefused) {
+  Refusals refusals;
+  HttpServerOptions options = On("127.0.0.1");
+  options.may_ask = [](const ClientStream&, const HttpRequest&) {
+    return absl::UnauthenticatedError("who are you");
+  };
+  options.refused = refusals.Noting();
+  auto server = HttpServer::StartWith(options, kRoot);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const uint16_t port = (*server)->address().port;
+  EXPECT_THAT(HttpExchange(port, kAskRoot), HasSubstr(" 401 "));
+  EXPECT_THAT(HttpExchange(port, "GET /\x1b HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n"),
+              Not(HasSubstr("root")));
+  EXPECT_THAT(HttpExchange(port, "GET / HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n"),
+              HasSubstr(" 401 "));
+  const auto all = refusals.all();
+  ASSERT_GE(all.size(), 2u);
+  EXPECT_EQ(all.front().first, HttpRefusal::kUnauthorized);
+  EXPECT_EQ(all.back().first, HttpRefusal::kToken);
+  EXPECT_THAT(all.back().second, AllOf(testing::StartsWith("127.0.0.1:"),
+                                       HasSubstr(" /: who are you"), Not(HasSubstr("Bearer"))));
 }
 
 TEST(HttpServer, OnLoopbackAnswersWhoAsksForLoopback) {
