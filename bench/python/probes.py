@@ -2,8 +2,9 @@
 
     PYTHONPATH=. COORDD_BUILD_DIR=build python3 bench/python/probes.py [--tls]
 
-A row for each of them: probes, p50, p99 and the longest in milliseconds. Behind "# " the bar of issue "nobody in who does not belong":
-a p99 below 200 ms beside a thousand dripping connections, of which each is followed by another when it is closed.
+A row for each of them, who come from another address than the probes where they can: probes, p50, p99 and the longest in
+milliseconds. Behind "# " the bar of issue "nobody in who does not belong": a p99 below 200 ms beside a thousand dripping connections, of which each is followed by another
+when it is closed.
 """
 
 import argparse
@@ -146,13 +147,23 @@ class Bench(processes.TestCase):
         return p99
 
     def probe(self):
+        """Until it is answered, by as many connections as that takes; once in 25 ms, since an address may begin 50 handshakes a second."""
+        time.sleep(0.025)
         begun = time.monotonic()
+        while time.monotonic() < begun + 20:
+            try:
+                self.ask()
+                break
+            except (OSError, http.client.HTTPException):
+                pass
+        return (time.monotonic() - begun) * 1e3
+
+    def ask(self):
         connection = (http.client.HTTPSConnection(*self.address, timeout=20, context=self.context) if self.tls
                       else http.client.HTTPConnection(*self.address, timeout=20))
-        connection.request("GET", "/readyz")
-        self.assertEqual(connection.getresponse().status, 200)
-        connection.close()
-        return (time.monotonic() - begun) * 1e3
+        with contextlib.closing(connection):
+            connection.request("GET", "/readyz")
+            self.assertEqual(connection.getresponse().status, 200)
 
 
 if __name__ == "__main__":
