@@ -24,6 +24,15 @@ absl::Status MayBring(const Caller& caller, const v1::Join& join) {
              : absl::OkStatus();
 }
 
+// Who named no job is not told which there are.
+absl::Status OfNoJob(const Caller& caller, Call call, const absl::Status& refused) {
+  if (!absl::IsPermissionDenied(refused)) return refused;
+  const absl::Status without = MayCall(caller.identity, call, {.job = ""});
+  return without.ok()
+             ? absl::PermissionDeniedError("none of the jobs is yours: name one, with its token")
+             : without;
+}
+
 // Nobody, without a name that a certificate proves.
 std::string OwnerText(const Identity& identity) {
   const bool is_somebody = identity != WithoutTls() && identity.role != Role::kNone;
@@ -81,8 +90,9 @@ absl::Status CoordinatorState::MayTryToken(const std::shared_ptr<const Caller>& 
 
 void CoordinatorState::NoteToken(const std::shared_ptr<const Caller>& caller,
                                  const std::string& job, const absl::Status& outcome) {
-  if (caller != nullptr && absl::IsUnauthenticated(outcome))
-    wrong_tokens_.Note(*caller, job, last_now_);
+  if (caller == nullptr) return;
+  if (absl::IsUnauthenticated(outcome)) wrong_tokens_.Note(*caller, job, last_now_);
+  if (outcome.ok()) wrong_tokens_.Proved(*caller, job);
 }
 
 absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetStateRequest& request,
@@ -96,7 +106,7 @@ absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetSta
   };
   if (wanted.empty()) {
     ForAllJobs(caller, Call::kGetState, request.token(), describe);
-    return state->jobs().empty() ? refused : absl::OkStatus();
+    return state->jobs().empty() ? OfNoJob(caller, Call::kGetState, refused) : absl::OkStatus();
   }
   bool is_known = false;
   for (const auto& entry : jobs_) {
@@ -135,7 +145,8 @@ absl::StatusOr<JobState*> CoordinatorState::JobMeant(const DismissCall& in) cons
   } else {
     for (const auto& entry : jobs_) look(entry, absl::OkStatus());
   }
-  if (running.empty()) return refused.ok() ? absl::NotFoundError("no job is running") : refused;
+  if (running.empty() && refused.ok()) return absl::NotFoundError("no job is running");
+  if (running.empty()) return OfNoJob(*in.caller, Call::kDismiss, refused);
   if (running.size() == 1) return found;
   const size_t jobs = running.size();
   running.resize(std::min(jobs, kNamed));

@@ -19,6 +19,7 @@ std::string WrongTokens::Key(const Caller& caller, const std::string& job) {
 
 absl::Status WrongTokens::MayTry(const Caller& caller, const std::string& job,
                                  absl::Time now) const {
+  if (proved_.contains(Connection(caller, job))) return absl::OkStatus();
   const auto found = tries_.find(Key(caller, job));
   if (found == tries_.end() || found->second.next <= now) return absl::OkStatus();
   return absl::UnavailableError(
@@ -26,6 +27,15 @@ absl::Status WrongTokens::MayTry(const Caller& caller, const std::string& job,
                    job.empty() ? "all jobs" : absl::StrCat("job ", job),
                    " came from this host: the next one is looked at in ",
                    DurationText(std::max(found->second.next - now, absl::Milliseconds(1)))));
+}
+
+std::string WrongTokens::Connection(const Caller& caller, const std::string& job) {
+  return absl::StrCat(ToString(caller.identity), "\n", caller.peer, "\n", job);
+}
+
+void WrongTokens::Proved(const Caller& caller, const std::string& job) {
+  if (proved_.size() >= kMostProved) proved_.clear();
+  proved_.insert(Connection(caller, job));
 }
 
 void WrongTokens::Note(const Caller& caller, const std::string& job, absl::Time now) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -28,6 +29,9 @@ class WrongTokens {
   // UNAVAILABLE: he has to wait, how long, and why.
   absl::Status MayTry(const Caller& caller, const std::string& job, absl::Time now) const;
   void Note(const Caller& caller, const std::string& job, absl::Time now);
+  // The right one came over this connection, which may try from now on whatever others of the same
+  // name and host do: it has nothing to guess.
+  void Proved(const Caller& caller, const std::string& job);
 
  private:
   struct Tries {
@@ -38,7 +42,12 @@ class WrongTokens {
   static std::string Key(const Caller& caller, const std::string& job);
   void Forget(absl::Time now);
 
+  // So many connections are known; then all are forgotten, and prove it again.
+  static constexpr size_t kMostProved = 1 << 18;
+  static std::string Connection(const Caller& caller, const std::string& job);
+
   std::map<std::string, Tries> tries_;
+  absl::flat_hash_set<std::string> proved_;
 };
 
 }  // namespace coordd

@@ -54,7 +54,7 @@ struct ServerOptions {
   int32_t max_jobs = 1024;
   // That run and were made by one identity, unless it is an operator's: so that there is room for
   // others, also where all workers have one certificate.
-  int32_t max_jobs_per_owner = 512;
+  int32_t max_jobs_per_owner = 256;
   int32_t max_workers_per_job = 131072;
   int64_t max_pending_tensors_per_job = 1 << 20;
   // What they take in coordd, names above all: 100,000 tensors of 10,000 ranks take 200 MiB.

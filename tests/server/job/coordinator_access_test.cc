@@ -283,6 +283,24 @@ TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
     EXPECT_THAT(*Sees(alice_, "train", "old"), ElementsAre("train"));
 }
 
+TEST_F(CoordinatorAccessTest, WhoNamesNoJobLearnsNoName) {
+  ASSERT_THAT(Join(alice_, "secret-project", "a"), IsOk());
+  for (const absl::Status& refused : {Sees(bob_).status(), Evict(bob_, "")}) {
+    EXPECT_EQ(refused.code(), Code::kPermissionDenied) << refused;
+    EXPECT_EQ(refused.message().find("secret-project"), std::string::npos) << refused;
+  }
+}
+
+TEST_F(CoordinatorAccessTest, AMemberIsNotKeptOutByGuessesOfOthersOnItsHost) {
+  ASSERT_THAT(Join(anybody_, "train", "a"), IsOk());
+  Caller guesser = anybody_;
+  guesser.peer = absl::StrCat(anybody_.peer.substr(0, anybody_.peer.rfind(':')), ":9");
+  for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
+    EXPECT_FALSE(Join(guesser, "train", absl::StrCat("guess", i), "other").ok());
+  EXPECT_EQ(Sees(guesser, "train", "a").status().code(), Code::kUnavailable);
+  EXPECT_THAT(*Sees(anybody_, "train", "a"), ElementsAre("train"));
+}
+
 TEST_F(CoordinatorAccessTest, ATokenOfOneJobIsNoGuessAtTheOthers) {
   ASSERT_THAT(Join(alice_, "others", "a"), IsOk());
   ASSERT_THAT(Join(alice_, "train", "t"), IsOk());
