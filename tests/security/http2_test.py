@@ -43,6 +43,12 @@ def ended(stream):
     return b"".join(frame(HEADERS, END_HEADERS | END_STREAM, one, call_headers(PATH)) for one in range(stream, stream + 200, 2))
 
 
+def whole(stream):
+    """A hundred calls, of which gRPC answers each: there is no such path."""
+    return b"".join(frame(HEADERS, END_HEADERS, one, call_headers("/x/y")) + frame(DATA, END_STREAM, one, bytes(5))
+                    for one in range(stream, stream + 200, 2))
+
+
 def always(repeated, first=b""):
     """`first`, and then the same again and again."""
     def pieces():
@@ -84,6 +90,8 @@ FLOODS = {
     "a frame that is too large": (always(frame(DATA, 0, 1, bytes(1 << 20)), CALL), "a frame of 1048576 bytes"),
     "a frame within headers": (always(frame(PING, 0, 0, bytes(8)), frame(HEADERS, 0, 1, call_headers(PATH))),
                                "another frame within a block of headers"),
+    # The last one: whoever was closed for it has fewer calls for a while.
+    "calls whose answers nobody hears": (calls(whole), "more calls at a time than the 1024"),
 }
 
 
@@ -149,6 +157,17 @@ class Http2Test(processes.TestCase):
         stem = certificates.add("worker", "floods")
         coordd = self.coordd(*certificates.server_flags())
         self.assert_floods_end(coordd, r" \(worker/floods\)", certificates.context(stem), **certificates.variables("worker"))
+
+    def test_who_comes_again_after_many_calls_has_few(self):
+        coordd = self.coordd()
+        for _ in range(4):
+            self.flood(coordd, calls(whole), None, r"a connection of {} was closed: it has sent more ")
+        # Others, and its own first calls, go on.
+        self.assertIn("more than 64 calls at a time", coordd.text())
+        client = Connection(coordd.listen, seconds=PATIENCE_S).greeted()
+        for _ in range(200):
+            self.assertTrue(client.answer())
+        client.close()
 
     def assert_grpc_ends(self, coordd, context, sent, reason):
         client = Connection(coordd.listen, seconds=PATIENCE_S, context=context).greeted()
