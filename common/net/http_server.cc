@@ -38,9 +38,8 @@ namespace {
 
 constexpr int kHandlerThreads = 4;
 constexpr int kEventsPerTurn = 64;
-// Between two looks at those who are there: each may begin a TLS handshake at once.
-constexpr size_t kAcceptsPerTurn = 64;
-constexpr char kTlsHandshake = 0x16;  // the first byte of whoever speaks TLS
+constexpr size_t kAcceptsPerTurn = 64;  // between two looks at those who are there
+constexpr char kTlsHandshake = 0x16;    // the first byte of whoever speaks TLS
 constexpr absl::Duration kRequestWithin = absl::Seconds(2);
 // With what a handler takes: a state of 131,072 workers has some 50 MiB.
 constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
@@ -164,6 +163,8 @@ class EpollHttpServer final : public HttpServer {
   void AcceptAll(int listener) {
     for (size_t i = 0; i < std::min(connections_max_, kAcceptsPerTurn); ++i) {
       const bool full = connections_.size() >= connections_max_;
+      pollfd comes = {listener, POLLIN, 0};
+      if (full && poll(&comes, 1, /*timeout in ms=*/0) != 1) return;  // room for nobody is not made
       // On loopback all have one address: whoever comes waits for whoever has had time.
       if (full && listening_.loopback() && !MakeRoom()) return Pause();
       sockaddr_storage from = {};
