@@ -103,6 +103,7 @@ void Exercise(ServerMetrics& metrics) {
   metrics.OnStoreCallStarted();
   metrics.OnStoreCallEnded("get", absl::StatusCode::kOk);
   metrics.OnHttpRequest("/", 200);
+  metrics.OnHttpRefused("full");
   v1::ServerState state;
   state.add_jobs()->set_name("train");
   metrics.SetState(state);
