@@ -75,13 +75,13 @@ class DataPlaneTest(processes.TestCase):
                     stranger.close()
                 except OSError:
                     pass  # it was turned away
+            self.assertTrue(wait_for(lambda run=run: "for other ranks was ended, and nothing believed" in run.text()), run.text())
             self.assertEqual(len(self.workers(run) or {}), RANKS, run.text())
             # Each of them still reduces: who has not, for the want of another, would not end well.
             run.signal(15)
             self.assertIn(run.wait(), (0, 143, -15), run.text())
             self.assertNotIn("signal 6", run.text())
             self.assertNotIn("signal 11", run.text())
-            self.assertIn("for other ranks was ended, and nothing believed", run.text())
             for stranger in silent:
                 stranger.close()
 
