@@ -1,16 +1,19 @@
 """What one tenant can take of coordd: beyond its share it hears so by a sentence, and the jobs of others go on."""
 
 import os
+import struct
 import unittest
 
 from tests.security.http2_test import LiveJob, memory_mib
 from tests.support import processes
 from tests.support.certificates import HAS_OPENSSL, Certificates
+from tests.support.raw_http2 import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, Connection, call_headers, field, framed
 
 BYTES = 1 << 20  # of a job, and what two jobs of one owner may have together
 VALUE = "v" * 60000
 NAMES = 20000  # more than fit
 REFUSED = "RESOURCE_EXHAUSTED"
+UNREAD = 600  # of which each has 240,000 bytes: twice what a caller may leave unread
 
 
 class TenantTest(processes.TestCase):
@@ -73,6 +76,30 @@ class TenantTest(processes.TestCase):
             self.assertEqual(worker.ask("drop k0"), "ok")
             self.assertEqual(worker.ask(f"put again {VALUE}"), "ok")
             self.assert_others_go_on(live)
+        self.assertEqual(live.answers, {"ok"})
+
+    def test_answers_that_nobody_reads_are_refused_beyond_a_callers_share(self):
+        coordd = self.coordd()
+        with LiveJob(self.workers(coordd, 2, job="live")) as live:
+            worker = self.tenant(coordd, 1, COORDD_TOKEN_FILE=self.token())[0]
+            for number in range(4):
+                self.assertEqual(worker.ask(f"put k{number} {VALUE}"), "ok")
+            before = memory_mib(coordd.pid)
+            client = Connection(coordd.listen, seconds=processes.PATIENCE_S).greeted()
+            client.send(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))  # no window: nothing is read
+            caller = field(1, field(1, b"tenant") + field(2, b"secret"))
+            keys = b"".join(field(2, f"program/k{number}".encode()) for number in range(4))
+            look = framed(caller + keys + b"\x18\x01")
+            for stream in range(1, 2 * UNREAD, 2):
+                client.send(HEADERS, END_HEADERS, stream, call_headers("/coordd.v1.Store/Look", grpc_timeout="60S"))
+                client.send(DATA, END_STREAM, stream, look)
+            # What needs no window: the ends of calls that have no answer.
+            refused = next((payload for kind, flags, payload in client.frames() if kind == HEADERS and flags & END_STREAM), b"")
+            self.assertIn(b"has not read", refused)
+            self.assert_others_go_on(live)
+            if not processes.SANITIZED:
+                self.assertLess(memory_mib(coordd.pid, "VmHWM") - before, 384)
+            client.close()
         self.assertEqual(live.answers, {"ok"})
 
     @unittest.skipUnless(HAS_OPENSSL, "there is no openssl")

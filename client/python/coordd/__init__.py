@@ -4,11 +4,23 @@
 framework, and loads libcoordd.so when it is first needed.
 """
 
-from coordd._function_run import run
+from typing import TYPE_CHECKING, Any
+
 from coordd._version import __version__
 from coordd.exceptions import CoorddError, HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["__version__", "CoorddError", "HorovodInternalError", "HostsUpdatedInterrupt", "check_build", "run"]
+
+if TYPE_CHECKING:
+    from coordd._function_run import run
+
+
+def __getattr__(name: str) -> Any:
+    """run(), which needs modules that no rank of a job has any use for."""
+    if name == "run":
+        from coordd._function_run import run
+        return run
+    raise AttributeError(f"module 'coordd' has no attribute {name!r}")
 
 
 def check_build() -> str:

@@ -3,9 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <prometheus/registry.h>
+
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "common/base/bounded_queue.h"
+#include "server/metrics/server_metrics.h"
+#include "server/service/coordinator.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
 
@@ -85,6 +93,33 @@ TEST_F(CallerSharesTest, AllTogetherHaveABoundAndOneLargeAnswerIsLetThrough) {
               HasSubstr("by those who asked"));
   *large = CallerShares::AnswerBytes();
   EXPECT_THAT(shares_.HoldAnswer(bob_, 1 << 20).status(), IsOk());
+}
+
+TEST_F(CallerSharesTest, ACallOfTheStoreBeyondTheShareIsAnsweredAndNotCarriedOut) {
+  prometheus::Registry registry;
+  ServerMetrics metrics(registry, clock_.Now());
+  Coordinator coordinator(ServerOptions(), Epoch{1}, clock_, metrics);
+  BoundedQueue<StoreReply> replies(8, Clock::Real());
+  coordinator.Start({.deliver = [](const Deliver&) {},
+                     .close_session = [](const CloseSession&) {},
+                     .session_ended = [](SessionId) {},
+                     .store_reply = [&](StoreReply&& reply) { replies.TryPush(std::move(reply)); },
+                     .event = [](const Event&) {},
+                     .tick = [](absl::Time) {},
+                     .next_deadline = [] { return absl::InfiniteFuture(); },
+                     .shares = &shares_});
+  const auto ask = [&](const Caller& caller) {
+    coordinator.inbox().Push(Inbound(StoreCall{CallId{7}, "train", "secret", StoreCount{"k"},
+                                               std::make_shared<const Caller>(caller)}));
+    std::vector<StoreReply> taken = replies.TakeAll(Clock::Real().Now() + absl::Minutes(1));
+    return taken.size() == 1 ? taken[0].status : absl::InternalError("no answer, or several");
+  };
+  // There is no such job, which only who looks can say.
+  EXPECT_EQ(ask(alice_).code(), absl::StatusCode::kNotFound);
+  ASSERT_THAT(Take(alice_, absl::Seconds(5)), IsOk());
+  EXPECT_EQ(ask(alice_).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ask(bob_).code(), absl::StatusCode::kNotFound);
+  coordinator.Stop("the test is over");
 }
 
 TEST_F(CallerSharesTest, AnAnswerMayOutliveThem) {
