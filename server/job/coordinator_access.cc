@@ -83,6 +83,11 @@ bool CoordinatorState::TokenMatters(const Caller& caller, Call call, const Jobs:
          !coordd::MayCall(caller.identity, call, ClaimOf(entry, "")).ok();
 }
 
+std::string CoordinatorState::OwnerOf(const std::string& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? std::string() : found->second->owner();
+}
+
 absl::Status CoordinatorState::MayTryToken(const std::shared_ptr<const Caller>& caller,
                                            const std::string& job) const {
   return caller == nullptr ? absl::OkStatus() : wrong_tokens_.MayTry(*caller, job, last_now_);

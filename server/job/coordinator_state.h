@@ -62,6 +62,8 @@ class CoordinatorState {
   // for, or there are jobs and it may see none of them.
   absl::Status DescribeTo(const Caller& caller, const v1::GetStateRequest& request, absl::Time now,
                           v1::ServerState* state) const;
+  // ToString of who has made the job; empty: nobody whose name is known, or there is no such job.
+  std::string OwnerOf(const std::string& job) const;
   // Whether `caller`, who brings `token`, may call this for `job`. PERMISSION_DENIED: who may.
   absl::Status MayCall(const Caller& caller, Call call, const std::string& job,
                        absl::string_view token) const;

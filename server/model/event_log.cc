@@ -99,7 +99,7 @@ bool StrangersCause(Event::Kind kind) {
          kind == Event::Kind::kStaleMessage;
 }
 
-void EventLog::Add(const Event& event, absl::Time now) {
+void EventLog::Add(const Event& event, absl::string_view owner, absl::Time now) {
   const v1::EventKind kind = KindOf(event.kind);
   if (kind == v1::EVENT_KIND_UNSPECIFIED || event.text.empty()) return;
   auto added = std::make_shared<v1::JobEvent>();
@@ -119,23 +119,25 @@ void EventLog::Add(const Event& event, absl::Time now) {
     kept.set_text(Truncated(absl::StrCat(event.text, *more), kMaxReasonBytes));
   }
   kept.set_number(++last_number_);
-  ++of_job_[event.job];
-  events_.push_back(std::move(added));
+  // No name of an owner has a space.
+  std::string share = owner.empty() ? absl::StrCat("job ", event.job) : std::string(owner);
+  ++shares_[share];
+  events_.push_back({std::move(added), std::move(share)});
   if (events_.size() > kEventsKept) MakeRoomLocked();
 }
 
-// The oldest goes, of the job that has more than half of all if there is one: so a job that has
-// events all the time does not push out what others have had in days.
+// So whoever has events all the time, in however many jobs, does not push out what others have had
+// in days.
 void EventLog::MakeRoomLocked() {
-  const auto loud = std::find_if(of_job_.begin(), of_job_.end(),
-                                 [](const auto& one) { return one.second > kEventsKept / 2; });
-  auto gone = events_.begin();
-  if (loud != of_job_.end()) {
-    gone = std::find_if(events_.begin(), events_.end(),
-                        [&](const auto& event) { return event->job() == loud->first; });
-  }
-  const auto counted = of_job_.find((*gone)->job());
-  if (--counted->second == 0) of_job_.erase(counted);
+  const auto most = std::max_element(shares_.begin(), shares_.end(), [](const auto& a, const auto& b) {
+    return a.second < b.second;
+  });
+  // Of several that have as many the oldest of all.
+  const auto gone = std::find_if(events_.begin(), events_.end(), [&](const Kept& one) {
+    return one.share == most->first || shares_.at(one.share) == most->second;
+  });
+  const auto counted = shares_.find(gone->share);
+  if (--counted->second == 0) shares_.erase(counted);
   events_.erase(gone);
 }
 
@@ -147,10 +149,11 @@ v1::EventList EventLog::Read(const v1::GetEventsRequest& request) const {
   std::vector<std::shared_ptr<const v1::JobEvent>> found;  // newest first
   {
     MutexLock lock(&mu_);
-    list.set_forgotten(events_.empty() ? 0 : events_.front()->number() - 1);
+    list.set_forgotten(events_.empty() ? 0 : events_.front().event->number() - 1);
     for (auto event = events_.rbegin(); event != events_.rend() && found.size() < limit; ++event) {
-      if ((*event)->number() <= request.after()) break;
-      if (request.job().empty() || (*event)->job() == request.job()) found.push_back(*event);
+      if (event->event->number() <= request.after()) break;
+      if (request.job().empty() || event->event->job() == request.job())
+        found.push_back(event->event);
     }
   }
   for (auto event = found.rbegin(); event != found.rend(); ++event) *list.add_events() = **event;

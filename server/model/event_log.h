@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/log_limit.h"
 #include "common/base/mutex.h"
@@ -16,8 +17,9 @@
 
 namespace coordd {
 
-// Of one job half of them, where others have had events since. Enough for a day of a job that loses
-// a worker every minute; some 2 MiB.
+// Where there are more the oldest goes, of the owner that has the most: all jobs of a name in
+// certificates are one owner's, and a job of nobody's is its own. Enough for a day of a job that
+// loses a worker every minute; some 2 MiB.
 inline constexpr size_t kEventsKept = 8192;
 
 // The kind of an event as operators see it. UNSPECIFIED: they do not see it, since it comes with
@@ -37,11 +39,17 @@ class EventLog {
 
   explicit EventLog(Epoch epoch) : epoch_(epoch) {}
 
-  // Keeps the event, if operators see it.
-  void Add(const Event& event, absl::Time now);
+  // Keeps the event, if operators see it. `owner`: whose its job is; empty: nobody's.
+  void Add(const Event& event, absl::string_view owner, absl::Time now);
   v1::EventList Read(const v1::GetEventsRequest& request) const;
 
  private:
+  // `share`: whose it is, as shares_ has it.
+  struct Kept {
+    // Shared, so that the coordinator thread waits for pointers to be copied only.
+    std::shared_ptr<const v1::JobEvent> event;
+    std::string share;
+  };
   void MakeRoomLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
@@ -49,9 +57,8 @@ class EventLog {
 
   // Guarded by mu_.
   mutable Mutex mu_;
-  // The events are shared, so that the coordinator thread waits for pointers to be copied only.
-  std::deque<std::shared_ptr<const v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, size_t> of_job_ ABSL_GUARDED_BY(mu_);  // how many; none is 0
+  std::deque<Kept> events_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, size_t> shares_ ABSL_GUARDED_BY(mu_);  // how many of each; none is 0
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<Event::Kind, LogLimit> limits_ ABSL_GUARDED_BY(mu_);
 };

@@ -132,7 +132,7 @@ void Coordinator::CarryOut(Effects& effects) {
 void Coordinator::Tell(const Effects& effects, absl::Time now) {
   for (const Event& event : effects.events) {
     lines_.Write(event, now);
-    events_.Add(event, now);
+    events_.Add(event, state_.OwnerOf(event.job), now);
     metrics_.OnEvent(event);
     outlets_.event(event);
   }

@@ -36,6 +36,15 @@ TEST(PrintableText, LeavesTextAsItIs) {
   EXPECT_EQ(PrintableText("two\nlines\t", "\n"), "two\nlines\\x09");
 }
 
+TEST(PrintableText, WritesOutWhatNobodySees) {
+  EXPECT_EQ(PrintableText("a\u00adb\u034fc\u115fd\u3164e\ufe0ff\uffa0g"),
+            "a\\u00adb\\u034fc\\u115fd\\u3164e\\ufe0ff\\uffa0g");
+  EXPECT_EQ(PrintableText("\u200b\u200d\u2060\u180e\ufff9\U000e0041\U000e0100"),
+            "\\u200b\\u200d\\u2060\\u180e\\ufff9\\ue0041\\ue0100");
+  EXPECT_EQ(PrintableText("\u00ac\u00ae\u0350\u1161\u3163\ufe10"),
+            "\u00ac\u00ae\u0350\u1161\u3163\ufe10");
+}
+
 TEST(PrintableJson, HoldsTheSameText) {
   const nlohmann::json said = {{"name", "a\u009b\u202e\x7f\U000e0001 世界\n\x1b"}};
   const std::string plain = said.dump(2);
