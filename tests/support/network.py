@@ -113,9 +113,9 @@ class Network:
         """So much of what is sent to the host is lost. -> how to take it back"""
         return self.filter(host, f"numgen random mod 100 < {percent}")
 
-    def slow(self, host, rate):
-        """What the host sends waits in a queue in front of a line of this rate, "20mbit"."""
-        subprocess.run([*self.on(host), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32k",
+    def slow(self, host, rate, burst="32k"):
+        """What the host sends waits in a queue in front of a line of this rate, "20mbit", which so much passes at once."""
+        subprocess.run([*self.on(host), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", burst,
                         "latency", "100ms"], check=True, capture_output=True)
 
     def congestion_control(self, *names):
