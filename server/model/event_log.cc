@@ -1,6 +1,5 @@
 #include "server/model/event_log.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,25 +119,32 @@ void EventLog::Add(const Event& event, absl::string_view owner, absl::Time now) 
   }
   kept.set_number(++last_number_);
   // No name of an owner has a space.
-  std::string share = owner.empty() ? absl::StrCat("job ", event.job) : std::string(owner);
-  ++shares_[share];
-  events_.push_back({std::move(added), std::move(share)});
+  KeepLocked(
+      {std::move(added), owner.empty() ? absl::StrCat("job ", event.job) : std::string(owner)});
   if (events_.size() > kEventsKept) MakeRoomLocked();
+}
+
+void EventLog::KeepLocked(Kept kept) {
+  std::deque<Number>& numbers = numbers_[kept.owner];
+  if (!numbers.empty()) order_.erase(ShareOf(kept.owner, numbers));
+  numbers.push_back(last_number_);
+  order_.insert(ShareOf(kept.owner, numbers));
+  events_.emplace(last_number_, std::move(kept));
 }
 
 // So whoever has events all the time, in however many jobs, does not push out what others have had
 // in days.
 void EventLog::MakeRoomLocked() {
-  const auto most = std::max_element(shares_.begin(), shares_.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  });
-  // Of several that have as many the oldest of all.
-  const auto gone = std::find_if(events_.begin(), events_.end(), [&](const Kept& one) {
-    return one.share == most->first || shares_.at(one.share) == most->second;
-  });
-  const auto counted = shares_.find(gone->share);
-  if (--counted->second == 0) shares_.erase(counted);
-  events_.erase(gone);
+  const auto [_, oldest, owner] = *order_.begin();
+  order_.erase(order_.begin());
+  events_.erase(oldest);
+  const auto left = numbers_.find(owner);
+  left->second.pop_front();
+  if (left->second.empty()) {
+    numbers_.erase(left);
+  } else {
+    order_.insert(ShareOf(owner, left->second));
+  }
 }
 
 v1::EventList EventLog::Read(const v1::GetEventsRequest& request) const {
@@ -149,11 +155,11 @@ v1::EventList EventLog::Read(const v1::GetEventsRequest& request) const {
   std::vector<std::shared_ptr<const v1::JobEvent>> found;  // newest first
   {
     MutexLock lock(&mu_);
-    list.set_forgotten(events_.empty() ? 0 : events_.front().event->number() - 1);
-    for (auto event = events_.rbegin(); event != events_.rend() && found.size() < limit; ++event) {
-      if (event->event->number() <= request.after()) break;
-      if (request.job().empty() || event->event->job() == request.job())
-        found.push_back(event->event);
+    list.set_forgotten(events_.empty() ? 0 : events_.begin()->first - 1);
+    for (auto kept = events_.rbegin(); kept != events_.rend() && found.size() < limit; ++kept) {
+      if (kept->first <= request.after()) break;
+      const auto& event = kept->second.event;
+      if (request.job().empty() || event->job() == request.job()) found.push_back(event);
     }
   }
   for (auto event = found.rbegin(); event != found.rend(); ++event) *list.add_events() = **event;

@@ -1,11 +1,14 @@
 // What has happened, for operators: the newest events in memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -44,12 +47,20 @@ class EventLog {
   v1::EventList Read(const v1::GetEventsRequest& request) const;
 
  private:
-  // `share`: whose it is, as shares_ has it.
+  using Number = int64_t;  // of an event
   struct Kept {
     // Shared, so that the coordinator thread waits for pointers to be copied only.
     std::shared_ptr<const v1::JobEvent> event;
-    std::string share;
+    std::string owner;  // a key of numbers_
   };
+  // Of an owner's events: in order_ whoever has the most comes first, of several whoever has the
+  // oldest.
+  using Share = std::tuple<ptrdiff_t, Number, std::string>;  // minus how many, the oldest, whose
+  static Share ShareOf(const std::string& owner, const std::deque<Number>& numbers) {
+    return {-static_cast<ptrdiff_t>(numbers.size()), numbers.front(), owner};
+  }
+
+  void KeepLocked(Kept kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MakeRoomLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
@@ -57,9 +68,10 @@ class EventLog {
 
   // Guarded by mu_.
   mutable Mutex mu_;
-  std::deque<Kept> events_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, size_t> shares_ ABSL_GUARDED_BY(mu_);  // how many of each; none is 0
-  int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<Number, Kept> events_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::deque<Number>> numbers_ ABSL_GUARDED_BY(mu_);  // none is empty
+  std::set<Share> order_ ABSL_GUARDED_BY(mu_);                              // all of numbers_
+  Number last_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<Event::Kind, LogLimit> limits_ ABSL_GUARDED_BY(mu_);
 };
 
