@@ -38,7 +38,8 @@ absl::Status CheckKind(absl::string_view named_by, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path) {
+absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path,
+                                          bool* has_end) {
   COORDD_RETURN_IF_ERROR(CheckKind(named_by, path));
   std::ifstream file(path, std::ios::binary);
   if (!file) return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
@@ -49,6 +50,7 @@ absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std:
     return Refused(named_by, path,
                    absl::StrCat("is larger than ", kMaxTokenFileBytes, " bytes; expected a token"));
   }
+  if (has_end != nullptr) *has_end = !text.empty() && text.back() == '\n';
   std::string token(absl::StripAsciiWhitespace(text));
   if (token.empty()) return Refused(named_by, path, "is empty; expected a token");
   return token;

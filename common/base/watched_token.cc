@@ -36,8 +36,14 @@ absl::StatusOr<bool> WatchedToken::Reload() {
     return absl::InvalidArgumentError(
         absl::StrCat(named_by_, " names ", path_, ", which is a pipe now; expected a file"));
   }
-  COORDD_ASSIGN_OR_RETURN(std::string token, ReadTokenFile(named_by_, path_));
+  bool has_end = false;
+  COORDD_ASSIGN_OR_RETURN(std::string token, ReadTokenFile(named_by_, path_, &has_end));
   MutexLock lock(&mu_);
+  const std::string half = std::exchange(half_, "");
+  if (!has_end && token != token_ && token != half) {
+    half_ = std::move(token);
+    return false;
+  }
   return std::exchange(token_, std::move(token)) != token_;
 }
 

@@ -21,6 +21,8 @@ class WatchedToken {
   // Reads the file again; whether it holds another token, which counts from now on. An error is
   // ReadTokenFile's: the token that was there stays. INVALID_ARGUMENT, too: it is a pipe now, where
   // a file was read. A pipe that was read first, which cannot be read twice, is not read again.
+  // What does not end with a line's end may be half of a token that is being written: it counts
+  // once the next call finds the same.
   absl::StatusOr<bool> Reload();
 
  private:
@@ -36,6 +38,7 @@ class WatchedToken {
   // Guarded by mu_.
   mutable Mutex mu_;
   std::string token_ ABSL_GUARDED_BY(mu_);
+  std::string half_ ABSL_GUARDED_BY(mu_);  // was found without a line's end; empty: nothing was
 };
 
 }  // namespace coordd

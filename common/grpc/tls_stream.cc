@@ -1,12 +1,16 @@
 #include "common/grpc/tls_stream.h"
 
+#include <openssl/asn1.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <time.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -23,10 +27,23 @@ std::string TextOf(const ASN1_STRING* string) {
   return copy;
 }
 
+// When it becomes valid.
+std::string BeginOf(const X509* certificate) {
+  tm begin = {};
+  if (ASN1_TIME_to_tm(X509_get0_notBefore(certificate), &begin) != 1) return "a time that is none";
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromTM(begin, absl::UTCTimeZone()),
+                          absl::UTCTimeZone());
+}
+
 class Tls final : public TlsStream {
  public:
   Tls(TlsOwned<SSL> ssl, bool wants_protocol)
-      : ssl_(std::move(ssl)), wants_protocol_(wants_protocol) {}
+      : ssl_(std::move(ssl)), wants_protocol_(wants_protocol) {
+    SSL_set_app_data(ssl_.get(), this);
+    SSL_set_verify(ssl_.get(), SSL_get_verify_mode(ssl_.get()), &OnVerified);
+    SSL_set_msg_callback(ssl_.get(), &OnMessage);
+    SSL_set_msg_callback_arg(ssl_.get(), this);
+  }
 
   Outcome Begin() override {
     ERR_clear_error();
@@ -41,11 +58,19 @@ class Tls final : public TlsStream {
     return Outcome::kFailed;
   }
   const std::string& failure() const override { return failure_; }
+  const std::string& flood() const override { return flood_; }
 
   Moved Read(char* to, size_t size) override {
     ERR_clear_error();
     size_t moved = 0;
     const int result = SSL_read_ex(ssl_.get(), to, size, &moved);
+    read_ += moved;
+    if (key_updates_ > kKeyUpdates + read_ / kBytesPerKeyUpdate) {
+      ERR_clear_error();
+      flood_ = absl::StrCat("more than ", kKeyUpdates, " KeyUpdate messages of TLS, and one for ",
+                            kBytesPerKeyUpdate >> 20, " MiB of data each");
+      return Moved{Outcome::kFailed};
+    }
     return result == 1 ? Moved{Outcome::kDone, moved} : Moved{After(result)};
   }
   Moved Write(absl::string_view bytes) override {
@@ -85,6 +110,40 @@ class Tls final : public TlsStream {
   }
 
  private:
+  // OpenSSL's clients have new keys after some hundred GiB.
+  static constexpr uint64_t kKeyUpdates = 32, kBytesPerKeyUpdate = uint64_t{1} << 20;
+
+  static int OnVerified(int ok, X509_STORE_CTX* store) {
+    auto* const ssl =
+        static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
+    auto* const tls = static_cast<Tls*>(SSL_get_app_data(ssl));
+    return tls->Verified(ok == 1, store) ? 1 : 0;
+  }
+  static void OnMessage(int of_ours, int /*version*/, int type, const void* bytes, size_t size,
+                        SSL* /*ssl*/, void* tls) {
+    if (of_ours == 0 && type == SSL3_RT_HANDSHAKE && size > 0 &&
+        *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE)
+      ++static_cast<Tls*>(tls)->key_updates_;
+  }
+
+  // One certificate of the client's chain was looked at. Whether it will do.
+  bool Verified(bool ok, X509_STORE_CTX* store) {
+    X509* const certificate = X509_STORE_CTX_get_current_cert(store);
+    if (certificate == nullptr) return ok;
+    const bool is_own = X509_STORE_CTX_get_error_depth(store) == 0;
+    if (!ok && X509_STORE_CTX_get_error(store) == X509_V_ERR_CERT_NOT_YET_VALID) {
+      unverified_ = absl::StrCat(is_own ? "its certificate" : "the authority of its certificate",
+                                 " is not valid yet: it becomes so at ", BeginOf(certificate),
+                                 " by this machine's clock");
+    }
+    if (ok && is_own && (X509_get_extension_flags(certificate) & EXFLAG_CA) != 0) {
+      unverified_ = "its certificate is an authority's, which signs others' and is nobody's own";
+      X509_STORE_CTX_set_error(store, X509_V_ERR_INVALID_CA);
+      return false;
+    }
+    return ok;
+  }
+
   Outcome After(int result) {
     switch (SSL_get_error(ssl_.get(), result)) {
       case SSL_ERROR_WANT_READ:
@@ -108,6 +167,8 @@ class Tls final : public TlsStream {
     const unsigned long reason = ERR_GET_REASON(ERR_peek_last_error());
     ERR_clear_error();
     if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) return;  // gone, without a word
+    failure_ = unverified_;
+    if (!failure_.empty()) return;
     failure_ = text;
     const long verified = SSL_get_verify_result(ssl_.get());
     if (verified != X509_V_OK)
@@ -116,7 +177,9 @@ class Tls final : public TlsStream {
 
   const TlsOwned<SSL> ssl_;
   const bool wants_protocol_;
-  std::string failure_;
+  std::string failure_, flood_;
+  std::string unverified_;  // why the client's certificate will not do, where we know better
+  uint64_t key_updates_ = 0, read_ = 0;  // messages, bytes
 };
 
 }  // namespace

@@ -18,6 +18,9 @@ class TlsStream : public ClientStream {
   virtual bool has_certificate() const = 0;
   virtual std::vector<std::string> Uris() const = 0;
   virtual std::string CommonName() const = 0;
+  // What the client has sent of TLS that no honest one does, a phrase: the last read has failed for
+  // it. Empty: nothing.
+  virtual const std::string& flood() const = 0;
 
   // `wants_protocol`: the client has to ask for one that `context` speaks (ALPN). Null: there is no
   // memory for it.

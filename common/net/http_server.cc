@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <set>
 #include <thread>
@@ -203,7 +202,7 @@ class EpollHttpServer final : public HttpServer {
   void Drop(Connections::iterator at) {
     const Connection& one = at->second;
     if (one.state == Connection::State::kHandling) queue_.Remove(at->first);
-    if (one.has_handshake) limit_.End(one.peer.block);
+    if (one.has_handshake) limit_.Left(one.peer.block);
     const auto held = held_.find(one.peer.block);
     if (--held->second == 0) held_.erase(held);
     connections_.erase(at);
@@ -299,8 +298,9 @@ class EpollHttpServer final : public HttpServer {
     const ClientStream::Outcome outcome = one.stream->Begin();
     if (IsAwaited(outcome)) return true;
     const bool begun = outcome == ClientStream::Outcome::kDone;
-    if (!begun && !one.stream->failure().empty())
-      Refused(HttpRefusal::kHandshake, one.peer, one.stream->failure());
+    if (begun && std::exchange(one.has_handshake, false)) limit_.Finished(one.peer.block);
+    const std::string& failure = one.stream->failure();
+    if (!begun && !failure.empty()) Refused(HttpRefusal::kHandshake, one.peer, failure);
     one.state = begun ? Connection::State::kReading : Connection::State::kClosing;
     return true;
   }

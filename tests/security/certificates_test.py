@@ -2,12 +2,16 @@
 
 import datetime
 import os
+import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
+import unittest
 
 from tests.support import processes
-from tests.support.certificates import Certificates
+from tests.support.certificates import HAS_OPENSSL, Certificates
 from tests.support.processes import program, wait_for
 
 
@@ -62,6 +66,54 @@ class CertificatesTest(processes.TestCase):
         coordd.signal(signal.SIGHUP)
         mended = "the files of --tls-cert, --tls-key and --tls-ca can be used again"
         self.assertTrue(wait_for(lambda: mended in coordd.text()), coordd.text())
+
+    def refused(self, coordd, stem):
+        """What coordd's log says of a handshake with that certificate."""
+        host, port = coordd.listen.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), processes.PATIENCE_S) as plain:
+            mine = "%s:%d" % plain.getsockname()
+            with self.assertRaises((OSError, ssl.SSLError)):
+                with self.first.context(stem).wrap_socket(plain, server_hostname="localhost") as client:
+                    client.sendall(b"x")
+                    while client.recv(1000):
+                        pass
+                    raise ssl.SSLError("closed")
+        said = re.compile(f"a TLS handshake of {mine} was refused: (.*)")
+        self.assertTrue(wait_for(lambda: said.search(coordd.text())), coordd.text())
+        return said.search(coordd.text()).group(1)
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_an_authoritys_certificate_is_nobodys_own(self):
+        stem = self.first.add_by_hand("sub", "coordd://operator/eve", constraints="CA:TRUE")
+        self.assertIn("is an authority's", self.refused(self.coordd(*self.first.server_flags()), stem))
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_what_is_not_valid_yet_is_called_so(self):
+        stem = self.first.add_by_hand("early", "coordd://operator/early", begin="20900101000000Z", end="20910101000000Z")
+        said = self.refused(self.coordd(*self.first.server_flags()), stem)
+        self.assertIn("is not valid yet: it becomes so at 2090-01-01 00:00:00 UTC", said)
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl says the messages")
+    def test_new_keys_without_end_cost_their_connection(self):
+        coordd = self.coordd(*self.first.server_flags())
+        files = {name: f"{self.first.folder}/{name}" for name in ("ca.crt", "worker.crt", "worker.key")}
+        client = subprocess.Popen(["openssl", "s_client", "-connect", coordd.listen, "-alpn", "h2", "-CAfile", files["ca.crt"], "-cert",
+                                   files["worker.crt"], "-key", files["worker.key"]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        self.addCleanup(client.wait)
+        self.addCleanup(client.kill)
+        self.addCleanup(client.stdin.close)
+        said = re.compile(r"a connection of .*127\.0\.0\.1:\d+.* was closed: it has sent more than 32 KeyUpdate messages of TLS")
+
+        def one_more():
+            try:
+                os.write(client.stdin.fileno(), b"k\n")  # of each piece that it reads s_client looks at the first letter
+            except BrokenPipeError:
+                pass
+            return said.search(coordd.text())
+
+        self.assertTrue(wait_for(one_more), coordd.text())
+        self.assertEqual(self.status(coordd, self.first), 0)
 
     def test_their_end_is_told_a_month_before(self):
         short = os.path.join(self.folder, "short")

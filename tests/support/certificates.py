@@ -4,6 +4,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import tempfile
 
 from tests.support.processes import program
 
@@ -22,20 +23,35 @@ class Certificates:
         subprocess.run(command, check=True, capture_output=True)
         return f"{role}-{name}" if name else role
 
-    def add_by_hand(self, stem, *uris, names="DNS:worker.coordd"):
-        """Signed by the authority, with these URIs among its names."""
+    def add_by_hand(self, stem, *uris, names="DNS:worker.coordd", constraints="", begin="", end=""):
+        """Signed by the authority, with these URIs among its names. `constraints`: its basic ones. `begin`, `end`: YYYYMMDDHHMMSSZ, of
+        its validity; a day from now on."""
         path = os.path.join(self.folder, stem)
         extensions = os.path.join(self.folder, stem + ".ext")
         with open(extensions, "w", encoding="ascii") as out:
-            out.write("extendedKeyUsage=clientAuth\nkeyUsage=digitalSignature\n"
+            out.write("extendedKeyUsage=clientAuth\nkeyUsage=digitalSignature\n" + (f"basicConstraints={constraints}\n" if constraints else "") +
                       f"subjectAltName={','.join([names, *(f'URI:{uri}' for uri in uris)])}\n")
         subprocess.run(["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
                         path + ".key", "-subj", f"/O=coordd/CN={stem}", "-out", path + ".csr"], check=True, capture_output=True)
-        subprocess.run(["openssl", "x509", "-req", "-in", path + ".csr", "-CA", os.path.join(self.folder, "ca.crt"), "-CAkey",
-                        os.path.join(self.folder, "ca.key"), "-CAcreateserial", "-days", "1", "-extfile", extensions, "-out",
-                        path + ".crt"], check=True, capture_output=True)
+        authority = [os.path.join(self.folder, "ca.crt"), os.path.join(self.folder, "ca.key")]
+        if begin:
+            self._sign_for(path, extensions, authority, ["-startdate", begin, "-enddate", end])
+        else:
+            subprocess.run(["openssl", "x509", "-req", "-in", path + ".csr", "-CA", authority[0], "-CAkey", authority[1], "-CAcreateserial",
+                            "-days", "1", "-extfile", extensions, "-out", path + ".crt"], check=True, capture_output=True)
         os.chmod(path + ".key", 0o600)
         return stem
+
+    def _sign_for(self, path, extensions, authority, validity):
+        """Only `openssl ca` takes dates, and it wants a folder of its own."""
+        with tempfile.TemporaryDirectory() as folder:
+            config = os.path.join(folder, "ca.cnf")
+            open(os.path.join(folder, "index"), "w", encoding="ascii").close()
+            with open(config, "w", encoding="ascii") as out:
+                out.write(f"[ca]\ndefault_ca=own\n[own]\ndatabase={folder}/index\nnew_certs_dir={folder}\nrand_serial=yes\n"
+                          "default_md=sha256\npolicy=any\n[any]\norganizationName=optional\ncommonName=supplied\n")
+            subprocess.run(["openssl", "ca", "-batch", "-notext", "-config", config, "-in", path + ".csr", "-cert", authority[0], "-keyfile",
+                            authority[1], "-extfile", extensions, "-out", path + ".crt", *validity], check=True, capture_output=True)
 
     def server_flags(self):
         return ["--tls-cert", f"{self.folder}/server.crt", "--tls-key", f"{self.folder}/server.key", "--tls-ca", f"{self.folder}/ca.crt"]

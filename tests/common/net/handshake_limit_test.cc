@@ -13,7 +13,7 @@ TEST(HandshakeLimit, LetsAnAddressBeginSoManyASecond) {
   HandshakeLimit limit;
   for (int i = 0; i < HandshakeLimit::kPerSecond; ++i) {
     EXPECT_TRUE(limit.Begin("a", kStart));
-    limit.End("a");
+    limit.Left("a");
   }
   EXPECT_FALSE(limit.Begin("a", kStart + absl::Milliseconds(999)));
   EXPECT_TRUE(limit.Begin("b", kStart + absl::Milliseconds(999)));
@@ -27,8 +27,25 @@ TEST(HandshakeLimit, LetsAnAddressHaveSoManyAtOnce) {
     EXPECT_TRUE(limit.Begin("a", now));
   EXPECT_FALSE(limit.Begin("a", now));
   EXPECT_TRUE(limit.Begin("b", now));
-  limit.End("a");
+  limit.Left("a");
   EXPECT_TRUE(limit.Begin("a", now));
+}
+
+TEST(HandshakeLimit, LetsWhoGoesThroughWithThemBeginMore) {
+  HandshakeLimit limit;
+  int let_in = 0;
+  for (int i = 0; i < 2 * HandshakeLimit::kFinishedPerSecond && limit.Begin("nat", kStart); ++i) {
+    limit.Finished("nat");
+    ++let_in;
+  }
+  EXPECT_EQ(let_in, HandshakeLimit::kFinishedPerSecond);
+  // Those of others of that address that are begun and left count as before.
+  const absl::Time later = kStart + absl::Seconds(1);
+  for (int i = 0; i < HandshakeLimit::kPerSecond; ++i) {
+    EXPECT_TRUE(limit.Begin("nat", later));
+    limit.Left("nat");
+  }
+  EXPECT_FALSE(limit.Begin("nat", later));
 }
 
 TEST(HandshakeLimit, KnowsABoundedNumberOfAddresses) {
@@ -38,7 +55,7 @@ TEST(HandshakeLimit, KnowsABoundedNumberOfAddresses) {
   for (int i = 0; i < many; ++i) {
     const std::string address = std::to_string(i);
     if (limit.Begin(address, kStart)) {
-      limit.End(address);
+      limit.Left(address);
     } else {
       ++refused;
     }
