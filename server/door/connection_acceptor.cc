@@ -51,12 +51,6 @@ std::pair<std::string, uint16_t> PeerOf(const sockaddr_storage& peer) {
   return {std::string(absl::StripPrefix(text, "::ffff:")), ntohs(v6.sin6_port)};
 }
 
-// Whether the other side has ended the connection: what it has said before is still unread.
-bool HasEnded(int fd) {
-  pollfd end = {fd, POLLRDHUP, 0};
-  return poll(&end, 1, 0) == 1;
-}
-
 // What fits at once: some hundred bytes into an empty buffer.
 void SendOnce(int fd, const std::string& bytes) {
   [[maybe_unused]] const ssize_t sent =

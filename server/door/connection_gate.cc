@@ -98,6 +98,10 @@ const char* RefusalName(Refusal why) {
       return "endless";
     case Refusal::kFrames:
       return "frames";
+    case Refusal::kName:
+      return "name_full";
+    case Refusal::kCertificate:
+      return "certificate";
     case Refusal::kGrpc:
       return "grpc";
   }

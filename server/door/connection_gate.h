@@ -26,20 +26,22 @@ inline constexpr size_t kOpeningBytes = 33;  // as many as OpeningOf needs at mo
 
 // Why a connection was not let in: the values of a metric's label.
 enum class Refusal {
-  kSilent,      // no byte within the time, or one of too many without a byte
-  kFull,        // as many are open as may be
-  kAddress,     // the same, of its address
-  kPlaintext,   // HTTP/2 without TLS where TLS is spoken
-  kTls,         // TLS where none is spoken
-  kNotHttp2,    // neither
-  kHandshake,   // the TLS handshake failed: a wrong certificate, or none
-  kDescriptor,  // this process has no descriptors left
-  kUnfinished,  // begun, and one of too many of which nothing more came
-  kEndless,     // let in before, and ended: its messages or calls fill the memory and do not end
-  kFrames,      // let in before, and ended: it has sent frames that no honest client sends
-  kGrpc,        // let in before, and ended by gRPC, for what it sent or did not
+  kSilent,       // no byte within the time, or one of too many without a byte
+  kFull,         // as many are open as may be
+  kAddress,      // the same, of its address
+  kPlaintext,    // HTTP/2 without TLS where TLS is spoken
+  kTls,          // TLS where none is spoken
+  kNotHttp2,     // neither
+  kHandshake,    // the TLS handshake failed: a wrong certificate, or none
+  kDescriptor,   // this process has no descriptors left
+  kUnfinished,   // begun, and one of too many of which nothing more came
+  kEndless,      // let in before, and ended: its messages or calls fill the memory and do not end
+  kFrames,       // let in before, and ended: it has sent frames that no honest client sends
+  kName,         // its certificate's name has as many connections as it may have now
+  kCertificate,  // its certificate does not say clearly whose it is
+  kGrpc,         // let in before, and ended by gRPC, for what it sent or did not
 };
-inline constexpr int kRefusals = 12;
+inline constexpr int kRefusals = 14;
 const char* RefusalName(Refusal why);  // "silent", "full", ...
 
 struct ConnectionGateOptions {

@@ -13,10 +13,12 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/server_certificates.h"
 #include "server/door/caller.h"
@@ -29,6 +31,7 @@ namespace {
 constexpr absl::Duration kHandshakeWithin = absl::Seconds(5);
 // Of one connection too many, from its handshake on: long enough for a call to be answered.
 constexpr absl::Duration kRefuseWithin = absl::Milliseconds(2500);
+constexpr int kMaxTold = 16;
 constexpr size_t kMaxThreads = 4;
 // Below it their own descriptors would be a part of all that counts.
 constexpr size_t kFewDescriptors = 512;
@@ -76,8 +79,12 @@ std::string KnownAs(const GuardedConnection& connection,
 }  // namespace
 
 ConnectionGuard::ConnectionGuard(ServerCertificates* certificates, ConnectionTable& connections,
-                                 size_t threads, Clock& clock)
-    : certificates_(certificates), connections_(connections), threads_(threads), clock_(clock) {}
+                                 const Sizes& sizes, Clock& clock)
+    : certificates_(certificates),
+      connections_(connections),
+      threads_(sizes.threads),
+      clock_(clock),
+      places_(sizes.places) {}
 
 size_t ConnectionGuard::ThreadsFor(size_t descriptors_max) {
   if (descriptors_max < kFewDescriptors) return 1;
@@ -152,6 +159,23 @@ void ConnectionGuard::Begun(GuardThread::Owned connection) {
 }
 
 void ConnectionGuard::Serve(GuardThread::Owned connection) {
+  const auto caller = MakeCaller(connection->peer(), connection->tls());
+  if (!caller.ok()) {
+    Refuse(std::move(connection), Refusal::kCertificate, caller.status());
+    return;
+  }
+  NamePlaces::Place place;
+  const Identity& who = (*caller)->identity;
+  size_t of_name = 0;
+  if (connection->tls() != nullptr && who.role != Role::kOperator &&
+      !places_.Take(ToString(who), &place, &of_name)) {
+    Refuse(std::move(connection), Refusal::kName,
+           absl::UnavailableError(absl::StrCat(
+               ToString(who), " has ", of_name, " of the ", places_.places_max(),
+               " connections that coordd takes, as many as one name may have while others have "
+               "the rest")));
+    return;
+  }
   std::optional<Pair> pair = MakePair();
   if (!pair.has_value()) {
     Refused(Refusal::kDescriptor,
@@ -159,20 +183,38 @@ void ConnectionGuard::Serve(GuardThread::Owned connection) {
                          " was closed: no pair of sockets can be had: ", std::strerror(errno)));
     return;
   }
-  const auto caller = MakeCaller(connection->peer(), connection->tls());
   const absl::Time now = clock_.Now();
   auto calls = budgets_.Of(KnownAs(*connection, caller), now);
   connections_.Add(pair->grpc_peer, {.fd = connection->client_fd(),
                                      .cookie = connection->cookie(),
                                      .peer = connection->peer(),
                                      .caller = caller});
-  connection->ServeBy(std::move(pair->ours), pair->grpc_peer, std::move(calls), now);
+  connection->ServeBy(std::move(pair->ours), pair->grpc_peer, std::move(calls), std::move(place),
+                      now);
   Idlest(serving_).Take(std::move(connection));
   calls_.serve(pair->grpc.Release());
 }
 
+void ConnectionGuard::Refuse(GuardThread::Owned connection, Refusal why,
+                             const absl::Status& status) {
+  Refused(why, absl::StrCat("a connection of ", WhoIs(*connection),
+                            " was refused: ", PrintableText(status.message())));
+  if (told_.fetch_add(1, std::memory_order_relaxed) >= kMaxTold) {
+    told_.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
+  // As HTTP/2 may have it as it is; a name in a certificate may be anything.
+  std::string text(status.message());
+  for (char& c : text)
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c)) || c == '%') c = '?';
+  connection->RefuseBy(absl::Status(status.code(), text), clock_.Now() + kRefuseWithin);
+  Idlest(serving_).Take(std::move(connection));
+}
+
 void ConnectionGuard::Ended(const GuardedConnection& connection) {
   if (connection.serves()) connections_.Remove(connection.grpc_peer());
+  if (connection.refuses() && !connection.is_to_refuse())
+    told_.fetch_sub(1, std::memory_order_relaxed);
   if (!connection.violation().ok()) {
     Refused(Refusal::kFrames,
             absl::StrCat("a connection of ", WhoIs(connection), " was closed: it has sent ",

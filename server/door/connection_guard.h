@@ -18,6 +18,7 @@
 #include "common/base/owned_fd.h"
 #include "server/door/connection_gate.h"
 #include "server/door/guard_thread.h"
+#include "server/door/name_places.h"
 #include "server/door/shared_budget.h"
 
 namespace coordd {
@@ -43,9 +44,14 @@ class ConnectionGuard {
   static size_t ThreadsFor(size_t descriptors_max);
   static size_t DescriptorsOf(size_t threads, bool tls);
 
+  struct Sizes {
+    size_t threads = 1;  // of a kind
+    size_t places = 0;   // connections that are served at a time
+  };
+
   // `certificates`: null where no TLS is spoken. They and `connections` outlive it.
-  ConnectionGuard(ServerCertificates* certificates, ConnectionTable& connections, size_t threads,
-                  Clock& clock);
+  ConnectionGuard(ServerCertificates* certificates, ConnectionTable& connections,
+                  const Sizes& sizes, Clock& clock);
   ~ConnectionGuard() { Stop(absl::ZeroDuration()); }
 
   // `full`: what one connection too many hears (LetInToRefuse).
@@ -62,6 +68,8 @@ class ConnectionGuard {
   void Enter(OwnedFd fd, const std::string& peer, bool to_refuse);
   void Begun(GuardThread::Owned connection);
   void Serve(GuardThread::Owned connection);
+  // Answers its first call with `status`, and ends it; at once where many others are told.
+  void Refuse(GuardThread::Owned connection, Refusal why, const absl::Status& status);
   void Ended(const GuardedConnection& connection);
   GuardThread& Idlest(const std::vector<std::unique_ptr<GuardThread>>& threads) const;
   void Refused(Refusal why, const std::string& text);
@@ -69,13 +77,15 @@ class ConnectionGuard {
   // Constant after Start.
   ServerCertificates* const certificates_;
   ConnectionTable& connections_;
-  const size_t threads_;  // of a kind
+  const size_t threads_;
   Clock& clock_;
   Calls calls_;
   absl::Status full_;
   // Thread-safe by itself.
   std::atomic<bool> stopping_ = false;
   SharedBudgets budgets_;
+  NamePlaces places_;
+  std::atomic<int> told_ = 0;  // by Refuse, and still there
   // In this order: who has begun goes from those to these.
   std::vector<std::unique_ptr<GuardThread>> serving_, beginning_;
 

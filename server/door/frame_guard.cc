@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::string_view kClientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-constexpr uint8_t kEndsStream = 1, kEndsHeaders = 4;
+constexpr uint8_t kEndsStream = 1, kEndsHeaders = 4, kAnswers = 1;
 
 // gRPC's head of a message: in fewer bytes there is nothing whole.
 constexpr size_t kMessageHead = 5;
@@ -93,6 +93,7 @@ absl::Status FrameGuard::TakeFrame(const FrameHead& frame, absl::Time now) {
       has_settings_ = true;
       return Spend(FrameKind::kSettings, 1 + static_cast<double>(frame.size) / kSettingsBytes, now);
     case FrameType::kPing:
+      if ((frame.flags & kAnswers) != 0 && unanswered_pings_ > 0) --unanswered_pings_;
       return Spend(FrameKind::kPing, 1, now);
     case FrameType::kWindowUpdate:
       return Spend(FrameKind::kWindowUpdate, 1, now);
@@ -148,6 +149,7 @@ void FrameGuard::Said(const FrameHead& frame) {
   const bool may_end = frame.type == FrameType::kHeaders || frame.type == FrameType::kData;
   if (frame.type == FrameType::kResetStream || (may_end && (frame.flags & kEndsStream) != 0))
     EndCall(frame.stream);
+  if (frame.type == FrameType::kPing && (frame.flags & kAnswers) == 0) ++unanswered_pings_;
 }
 
 absl::Status FrameGuard::TakeContinuation(const FrameHead& frame) {

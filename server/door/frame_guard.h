@@ -80,6 +80,8 @@ class FrameGuard {
   void End(absl::Time now);
   // Calls that have begun and have not ended.
   size_t open_calls() const { return open_.size(); }
+  // Pings of gRPC's that the client has not answered.
+  uint64_t unanswered_pings() const { return unanswered_pings_; }
   // The client has said that it will begin no more calls, and may be waiting for the end.
   bool said_goodbye() const { return said_goodbye_; }
 
@@ -114,6 +116,7 @@ class FrameGuard {
   size_t block_bytes_ = 0, block_frames_ = 0;
   uint64_t unended_ = 0;  // calls whose client has not said its end yet
   uint32_t last_call_ = 0;
+  uint64_t unanswered_pings_ = 0;
   absl::flat_hash_set<uint32_t> open_;
   OpenCalls beside_;  // those of `open_` that are not free
 };

@@ -71,6 +71,16 @@ void RefuseCompression(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
+// What is linked in registers itself, for all servers of this process.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& one) { return one->name() == "proto_server_reflection"; });
+  }
+};
+
 class AcceptingGrpcPort final : public GrpcPort {
  public:
   AcceptingGrpcPort(ListeningSockets listening, ServerCertificates* certificates,
@@ -91,14 +101,16 @@ class AcceptingGrpcPort final : public GrpcPort {
                    .refused_max = bounds.refused,
                    .opening_within = absl::Milliseconds(kHandshakeTimeoutMs)},
                   clock),
-        guard_(certificates, connections, threads, clock) {}
+        guard_(certificates, connections, {.threads = threads, .places = bounds.connections},
+               clock) {}
 
   ~AcceptingGrpcPort() override { Shutdown(absl::ZeroDuration()); }
 
-  absl::Status Start(const std::vector<grpc::Service*>& services, ReadBytes& read) {
+  absl::Status Start(const std::vector<grpc::Service*>& services, ReadBytes& read,
+                     bool reflection) {
     grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    Build(services);
+    if (reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    Build(services, reflection);
     if (server_ == nullptr) return absl::UnavailableError("gRPC's server cannot be started");
     COORDD_RETURN_IF_ERROR(guard_.Start(
         {.serve = [this](int fd) { HandOver(*handover_, fd); },
@@ -171,8 +183,9 @@ class AcceptingGrpcPort final : public GrpcPort {
   }
 
   // What gRPC is given comes from this process: TLS has ended before it.
-  void Build(const std::vector<grpc::Service*>& services) {
+  void Build(const std::vector<grpc::Service*>& services, bool reflection) {
     grpc::ServerBuilder builder;
+    if (!reflection) builder.SetOption(std::make_unique<WithoutReflection>());
     handover_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         grpc::InsecureServerCredentials());
@@ -241,7 +254,7 @@ absl::StatusOr<std::unique_ptr<GrpcPort>> GrpcPort::Open(
       BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater + own);
   auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.certificates,
                                                   connections, bounds, threads, clock, metrics);
-  COORDD_RETURN_IF_ERROR(port->Start(services, read));
+  COORDD_RETURN_IF_ERROR(port->Start(services, read, options.reflection));
   return port;
 }
 

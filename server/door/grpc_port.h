@@ -28,6 +28,7 @@ struct GrpcPortOptions {
   HostPort listen;
   std::optional<PortRange> ports;  // where port 0 picks from, in this order; absent: anywhere
   ServerCertificates* certificates = nullptr;  // outlives the port; null: no TLS
+  bool reflection = false;  // gRPC's own service that tells what there is to call
 };
 
 // Thread-safe but for Shutdown and the destructor, which its owner calls.

@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/door/socket_progress.h"
+
 namespace coordd {
 namespace {
 
@@ -49,10 +52,12 @@ bool GuardedConnection::Begin() {
 }
 
 void GuardedConnection::ServeBy(OwnedFd grpc, std::string grpc_peer,
-                                std::shared_ptr<SharedBudget> calls, absl::Time now) {
+                                std::shared_ptr<SharedBudget> calls, NamePlaces::Place place,
+                                absl::Time now) {
   grpc_ = std::move(grpc);
   grpc_peer_ = std::move(grpc_peer);
-  talk_.emplace(Talk{.client = FrameGuard(FrameBounds(), now, std::move(calls))});
+  talk_.emplace(
+      Talk{.client = FrameGuard(FrameBounds(), now, std::move(calls)), .place = std::move(place)});
   over_by_ = absl::InfiniteFuture();
   has_more_ = true;
 }
@@ -110,6 +115,8 @@ void GuardedConnection::FromClient(Piece& piece, absl::Time now) {
     if (ended_ || client_ended_ || !to_grpc_.empty()) return;
     const ClientStream::Moved moved = stream_->Read(piece.data(), piece.size());
     Note(moved.outcome);
+    if (tls_ != nullptr && talk_.has_value() && !tls_->flood().empty())
+      violation_ = absl::ResourceExhaustedError(tls_->flood());
     if (moved.outcome != ClientStream::Outcome::kDone) return;
     TakeFromClient({piece.data(), moved.bytes}, now);
     // Of what a socket holds it tells again.
@@ -152,7 +159,7 @@ void GuardedConnection::FromGrpc(Piece& piece, absl::Time now) {
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
       grpc_gone_ = grpc_ended_ = true;
-      talk_->grpc_ended_first = !client_ended_;
+      talk_->grpc_ended_first = !client_ended_ && !HasEnded(client_.get());
       EndsBy(now + kEndsWithin);
       return;
     }
@@ -169,7 +176,13 @@ std::string GuardedConnection::GrpcsReason() const {
   if (!talk_->grpc.complaint().empty()) return talk_->grpc.complaint();
   // A client that has said goodbye waits for just that.
   const bool as_agreed = talk_->grpc.said() || talk_->client.said_goodbye();
-  return as_agreed ? "" : "no reason: no HTTP/2 that it takes, or no answer to its pings";
+  if (as_agreed) return "";
+  const uint64_t unanswered = talk_->client.unanswered_pings();
+  return unanswered == 0
+             ? "no reason, and had its pings answered: it takes no such HTTP/2"
+             : absl::StrCat("no reason, while ", unanswered,
+                            " of its pings had no answer: the client was stopped, or its machine "
+                            "or the network is too slow");
 }
 
 void GuardedConnection::ToClient(absl::string_view bytes) {

@@ -18,6 +18,7 @@
 #include "server/door/closing_word.h"
 #include "server/door/frame_guard.h"
 #include "server/door/http2_refusal.h"
+#include "server/door/name_places.h"
 
 namespace coordd {
 
@@ -45,9 +46,9 @@ class GuardedConnection {
   // The first exchange goes on. True once it is over: then one of the next two comes.
   bool Begin();
   // REQUIRES: the other end of the pair that `grpc` belongs to is gRPC's.
-  // `calls`: FrameGuard's.
+  // `calls`: FrameGuard's. `place`: given back at the end.
   void ServeBy(OwnedFd grpc, std::string grpc_peer, std::shared_ptr<SharedBudget> calls,
-               absl::Time now);
+               NamePlaces::Place place, absl::Time now);
   // The client's first call is answered with `why`, and then the connection ends.
   void RefuseBy(const absl::Status& why, absl::Time over_by);
 
@@ -94,6 +95,7 @@ class GuardedConnection {
   struct Talk {
     FrameGuard client;
     ClosingWord grpc = {};
+    NamePlaces::Place place;  // taken as long as it is served
     bool grpc_ended_first = false;
   };
   // What one side has said and the other has not taken yet.

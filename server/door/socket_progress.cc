@@ -4,6 +4,7 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -58,6 +59,11 @@ bool ClientIsAwaited(int fd, uint64_t asked) {
   const uint32_t sent_ms = info.tcpi_last_data_sent, received_ms = info.tcpi_last_data_recv;
   // Within one tick nothing says which was first.
   return sent_ms >= kAwaitedMs && (info.tcpi_bytes_received <= asked || received_ms > sent_ms);
+}
+
+bool HasEnded(int fd) {
+  pollfd end = {fd, POLLRDHUP, 0};
+  return poll(&end, 1, 0) == 1;
 }
 
 void SetUserTimeout(int fd, int timeout_ms) {

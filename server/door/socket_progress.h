@@ -20,6 +20,9 @@ uint64_t BytesTaken(int fd);
 // `asked`: bytes that had arrived before there was any answer.
 bool ClientIsAwaited(int fd, uint64_t asked);
 
+// Whether the other side has ended the connection: what it has said before may be unread.
+bool HasEnded(int fd);
+
 // How long what was sent may stay without an answer of the other machine's; those that `fd`
 // accepts have it from there.
 void SetUserTimeout(int fd, int timeout_ms);

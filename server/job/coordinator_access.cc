@@ -44,10 +44,10 @@ std::string OwnerText(const Identity& identity) {
 absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const std::string& job,
                                        absl::string_view token) const {
   const auto it = jobs_.find(job);
-  if (it == jobs_.end())
-    return coordd::MayCall(caller.identity, call, {.job = job, .exists = false});
+  if (it == jobs_.end()) return coordd::MayCall(caller.identity, call, {.job = job});
   const bool counts = TokenMatters(caller, call, *it, token);
-  if (counts) COORDD_RETURN_IF_ERROR(wrong_tokens_.MayTry(caller, job, last_now_));
+  if (counts && !IsRightAndHard(*it->second, token))
+    COORDD_RETURN_IF_ERROR(wrong_tokens_.MayTry(caller, job, last_now_));
   const JobClaim claim = ClaimOf(*it, counts ? token : "");
   if (counts && !claim.knows_token) wrong_tokens_.Note(caller, job, last_now_);
   return coordd::MayCall(caller.identity, call, claim);
@@ -61,19 +61,18 @@ void CoordinatorState::ForAllJobs(
   bool is_right = false, is_wrong = false;
   for (const auto& entry : jobs_) {
     const bool counts = TokenMatters(caller, call, entry, token);
-    const JobClaim claim = ClaimOf(entry, counts && may_try.ok() ? token : "");
+    const bool is_looked_at = may_try.ok() || IsRightAndHard(*entry.second, token);
+    const JobClaim claim = ClaimOf(entry, counts && is_looked_at ? token : "");
     if (counts) (claim.knows_token ? is_right : is_wrong) = true;
-    visit(entry, counts && !may_try.ok() ? may_try : coordd::MayCall(caller.identity, call, claim));
+    visit(entry, counts && !is_looked_at ? may_try : coordd::MayCall(caller.identity, call, claim));
   }
   if (may_try.ok() && is_wrong && !is_right) wrong_tokens_.Note(caller, all, last_now_);
 }
 
 JobClaim CoordinatorState::ClaimOf(const Jobs::value_type& entry, absl::string_view token) {
   const auto& [name, job] = entry;
-  return {.job = name,
-          .exists = true,
-          .owner = job->owner(),
-          .knows_token = !token.empty() && job->IsKnownBy(token)};
+  return {
+      .job = name, .owner = job->owner(), .knows_token = !token.empty() && job->IsKnownBy(token)};
 }
 
 // What needs no token says nothing of the one that is brought.
@@ -88,9 +87,17 @@ std::string CoordinatorState::OwnerOf(const std::string& job) const {
   return found == jobs_.end() ? std::string() : found->second->owner();
 }
 
+bool CoordinatorState::IsRightAndHard(const JobState& job, absl::string_view token) {
+  return WrongTokens::IsHardToGuess(token) && job.IsKnownBy(token);
+}
+
 absl::Status CoordinatorState::MayTryToken(const std::shared_ptr<const Caller>& caller,
-                                           const std::string& job) const {
-  return caller == nullptr ? absl::OkStatus() : wrong_tokens_.MayTry(*caller, job, last_now_);
+                                           const std::string& name, absl::string_view token) const {
+  if (caller == nullptr) return absl::OkStatus();
+  const absl::Status waits = wrong_tokens_.MayTry(*caller, name, last_now_);
+  if (waits.ok()) return waits;
+  const auto job = jobs_.find(name);
+  return job != jobs_.end() && IsRightAndHard(*job->second, token) ? absl::OkStatus() : waits;
 }
 
 void CoordinatorState::NoteToken(const std::shared_ptr<const Caller>& caller,
@@ -121,7 +128,11 @@ absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetSta
     describe(entry, MayCall(caller, Call::kGetState, entry.first, request.token()));
   }
   if (!is_known) return MayCall(caller, Call::kGetState, wanted, request.token());
-  return state->jobs().empty() ? refused : absl::OkStatus();
+  if (!state->jobs().empty()) return absl::OkStatus();
+  // Of what was asked for, and not of a group of it.
+  return absl::IsPermissionDenied(refused)
+             ? coordd::MayCall(caller.identity, Call::kGetState, {.job = wanted})
+             : refused;
 }
 
 // By its name, or the only one that the caller may do it to.
@@ -238,7 +249,8 @@ std::shared_ptr<ByteBudget> CoordinatorState::BudgetOf(const std::string& owner)
 
 // Who brings the first member of a job has made it.
 absl::Status CoordinatorState::AdmitTo(JobState& job, const SessionMessage& in, const Turn& turn) {
-  COORDD_RETURN_IF_ERROR(MayTryToken(in.caller, in.message.join().job()));
+  const v1::Join& join = in.message.join();
+  COORDD_RETURN_IF_ERROR(MayTryToken(in.caller, join.job(), join.token()));
   const bool begins = job.ended();
   const std::string before = job.owner();
   const std::string owner = in.caller == nullptr ? "" : OwnerText(in.caller->identity);
@@ -246,8 +258,8 @@ absl::Status CoordinatorState::AdmitTo(JobState& job, const SessionMessage& in, 
   if (begins && is_bounded) COORDD_RETURN_IF_ERROR(MayOwnOneMore(owner));
   if (begins) job.SetOwner(owner, BudgetOf(owner));
   const size_t first = turn.effects.events.size();
-  const absl::Status status = job.Join(in.session, in.message.join(), turn);
-  NoteToken(in.caller, in.message.join().job(), status);
+  const absl::Status status = job.Join(in.session, join, turn);
+  NoteToken(in.caller, join.job(), status);
   for (size_t i = first; i < turn.effects.events.size(); ++i) {
     Event& event = turn.effects.events[i];
     if (event.kind == Event::Kind::kJobCreated) event.caller = in.caller;

@@ -215,7 +215,8 @@ void CoordinatorState::OnStreamsLost(const StreamsLost& in, const Turn& turn) {
 
 void CoordinatorState::OnExits(const ExitsReported& in, const Turn& turn) {
   ExitsAnswer answer{.call = in.call, .status = ValidateExits(in.request)};
-  if (answer.status.ok()) answer.status = MayTryToken(in.caller, in.request.job());
+  if (answer.status.ok())
+    answer.status = MayTryToken(in.caller, in.request.job(), in.request.token());
   if (answer.status.ok()) {
     answer.status = absl::NotFoundError(
         absl::StrCat("there is no job ", OneLine(Truncated(in.request.job(), 128))));
@@ -254,7 +255,7 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
   } else if (status.ok() && it == jobs_.end()) {
     status = absl::NotFoundError(absl::StrCat("there is no job ", in.job));
   } else if (status.ok()) {
-    status = MayTryToken(in.caller, in.job);
+    status = MayTryToken(in.caller, in.job, in.token);
   }
   if (!status.ok()) {
     effects.outgoing.push_back(StoreReply{.call = in.call, .status = status});

@@ -89,9 +89,11 @@ class CoordinatorState {
   static JobClaim ClaimOf(const Jobs::value_type& entry, absl::string_view token);
   static bool TokenMatters(const Caller& caller, Call call, const Jobs::value_type& entry,
                            absl::string_view token);
-  // UNAVAILABLE: the caller has brought too many wrong tokens for this job.
-  absl::Status MayTryToken(const std::shared_ptr<const Caller>& caller,
-                           const std::string& job) const;
+  static bool IsRightAndHard(const JobState& job, absl::string_view token);
+  // UNAVAILABLE: the caller has brought too many wrong tokens for this job, and this one is not
+  // both right and hard to guess.
+  absl::Status MayTryToken(const std::shared_ptr<const Caller>& caller, const std::string& name,
+                           absl::string_view token) const;
   void NoteToken(const std::shared_ptr<const Caller>& caller, const std::string& job,
                  const absl::Status& outcome);
   // What the jobs of this owner may take together, as long as there are any.

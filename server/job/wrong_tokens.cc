@@ -1,6 +1,7 @@
 #include "server/job/wrong_tokens.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
@@ -15,6 +16,11 @@ absl::string_view HostOf(absl::string_view peer) { return peer.substr(0, peer.rf
 
 std::string WrongTokens::Key(const Caller& caller, const std::string& job) {
   return absl::StrCat(ToString(caller.identity), "\n", HostOf(caller.peer), "\n", job);
+}
+
+bool WrongTokens::IsHardToGuess(absl::string_view token) {
+  const std::set<char> different(token.begin(), token.end());
+  return token.size() >= kHardBytes && different.size() >= kDifferentBytes;
 }
 
 absl::Status WrongTokens::MayTry(const Caller& caller, const std::string& job,

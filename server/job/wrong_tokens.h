@@ -16,7 +16,8 @@ namespace coordd {
 // PURE; `now` must not decrease. Not thread-safe. Counts for each caller (identity and host) and
 // job ("": all of them, asked for at once): who guesses at one job keeps neither others out of it
 // nor himself out of another. After kFree wrong ones he waits kFirst, twice as long after each
-// further one, kLongest at most; a try in that time says nothing of its token.
+// further one, kLongest at most; a try in that time says nothing of its token, unless that is right
+// and hard to guess: whose job it is does not wait for others of his name and host.
 class WrongTokens {
  public:
   static constexpr int kFree = 128;  // a node's processes may all have an old one
@@ -25,6 +26,11 @@ class WrongTokens {
   // As long after the last one nothing of it is left.
   static constexpr absl::Duration kForgotten = absl::Minutes(10);
   static constexpr size_t kMost = 4096;  // then the one whose last try is longest ago makes room
+
+  // A token of so many bytes, with so many different ones among them: nobody guesses it, at however
+  // many tries a second the door lets through.
+  static constexpr size_t kHardBytes = 16, kDifferentBytes = 8;
+  static bool IsHardToGuess(absl::string_view token);
 
   // UNAVAILABLE: he has to wait, how long, and why.
   absl::Status MayTry(const Caller& caller, const std::string& job, absl::Time now) const;

@@ -86,7 +86,7 @@ Grant GrantOf(Role role, Call call) {
 bool IsOwn(const Identity& who, const JobClaim& job) {
   if (who.role == Role::kWorker && who.name != kAnyName && !IsOrIsGroupOf(job.job, who.name))
     return false;
-  if (!job.exists || job.knows_token) return true;
+  if (job.knows_token) return true;
   // A worker's certificate that names the job was made for it.
   if (who.role == Role::kWorker) return who.name != kAnyName;
   return who.role == Role::kLauncher && job.owner == ToString(who);
@@ -99,7 +99,7 @@ absl::Status MayCall(const Identity& who, Call call, const JobClaim& job) {
   std::string of;
   if (grant == Grant::kOwn && !job.job.empty()) {
     of = absl::StrCat(" of job ", PrintableText(ShortenedText(job.job, kMaxJobNameBytes)),
-                      ", which is not its own");
+                      ", which is another's or not there");
   }
   return absl::PermissionDeniedError(absl::StrCat(ToString(who), " may not ", row.what, of, ": ",
                                                   WhoMay(row), " may", Remedy(who)));
@@ -116,6 +116,11 @@ absl::Status MaySpeakFor(const Identity& relay, absl::string_view hostname,
   return absl::PermissionDeniedError(absl::StrCat(
       ToString(relay), " may not speak for a worker of host ",
       PrintableText(ShortenedText(hostname, kMaxHostnameBytes)), ": expected one of its own node"));
+}
+
+std::string CallerText(const Caller& caller) {
+  if (caller.identity == WithoutTls()) return caller.peer;
+  return absl::StrCat(ToString(caller.identity), " at ", caller.peer);
 }
 
 std::string AskedBy(const Identity& who, absl::string_view says) {

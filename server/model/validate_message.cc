@@ -32,8 +32,9 @@ absl::Status CheckBytes(absl::string_view field, absl::string_view text, int64_t
 absl::Status CheckWord(absl::string_view field, absl::string_view text, int64_t low, int64_t high) {
   COORDD_RETURN_IF_ERROR(CheckBytes(field, text, low, high));
   if (PrintableText(text) == text) return absl::OkStatus();
-  return Invalid(field, absl::StrCat("\"", PrintableText(text), "\""),
-                 "text without control characters, marks that reorder it and characters that nobody sees");
+  return Invalid(
+      field, absl::StrCat("\"", PrintableText(text), "\""),
+      "text without control characters, marks that reorder it and characters that nobody sees");
 }
 
 absl::Status CheckCount(absl::string_view field, int64_t found, int64_t high) {

@@ -214,7 +214,13 @@ grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext*
   {
     MutexLock lock(&mu_);
     id = CallId{--last_id_};
-    reporting_[id] = [call, response](const ExitsAnswer& answer) {
+    AuditEntry entry{.call = Call::kReportExits, .caller = *caller, .job = request->job()};
+    reporting_[id] = [this, call, response, entry = std::move(entry)](const ExitsAnswer& answer) {
+      if (absl::IsUnauthenticated(answer.status)) {
+        AuditEntry refused = entry;
+        refused.outcome = answer.status;
+        audit_.Note(refused);
+      }
       response->set_known(answer.known);
       call->Answer(ToGrpc(answer.status));
     };

@@ -68,10 +68,9 @@ absl::Status AuditLog::Open(const AuditOptions& options) {
 
 void AuditLog::Note(const AuditEntry& entry) {
   std::string more;
+  if (absl::IsPermissionDenied(entry.outcome) || absl::IsUnauthenticated(entry.outcome))
+    NoteRefused(entry);
   if (IsCheap(entry)) {
-    const Role role = entry.caller == nullptr ? Role::kNone : entry.caller->identity.role;
-    if (absl::IsPermissionDenied(entry.outcome))
-      metrics_.OnCallDenied(Name(entry.call), Name(role));
     MutexLock lock(&mu_);
     const bool failed = !entry.outcome.ok();
     LogLimit& limit =
@@ -86,6 +85,22 @@ void AuditLog::Note(const AuditEntry& entry) {
   AuditEntry written = entry;
   absl::StrAppend(&written.what, more);
   if (!lines_.TryPush(AuditLine(written, clock_.Now()) + "\n")) ++lost_;
+}
+
+void AuditLog::NoteRefused(const AuditEntry& entry) {
+  const Role role = entry.caller == nullptr ? Role::kNone : entry.caller->identity.role;
+  metrics_.OnCallDenied(Name(entry.call), Name(role));
+  if (entry.call == Call::kJoin) return;
+  std::optional<std::string> more;
+  {
+    MutexLock lock(&mu_);
+    more = log_limits_[entry.call].Pass(clock_.Now());
+  }
+  if (!more.has_value()) return;
+  COORDD_LOG(
+      kWarning, "a call of ", Name(entry.call), " was refused: ", Bounded(entry.outcome.message()),
+      " (", entry.caller == nullptr ? "nobody is known to have made it" : CallerText(*entry.caller),
+      ")", *more);
 }
 
 void AuditLog::Stop() {

@@ -53,13 +53,18 @@ class AuditLog {
   // UNAVAILABLE: the file cannot be written; says which.
   absl::Status Open(const AuditOptions& options);
 
-  // Never blocks: an entry for which there is no room is counted, and the file says how many.
+  // The one place that all calls go to that were refused for who calls (PERMISSION_DENIED,
+  // UNAUTHENTICATED): they are counted, and said in coordd's log with whose they were; of joins the
+  // event's line does. Never blocks: an entry for which there is no room is counted, and the file
+  // says how many.
   void Note(const AuditEntry& entry);
 
   // Writes what is queued. Idempotent.
   void Stop();
 
  private:
+  void NoteRefused(const AuditEntry& entry);
+
   static constexpr size_t kCapacity = 4096;
 
   void Run();
@@ -81,6 +86,7 @@ class AuditLog {
   // Guarded by mu_.
   Mutex mu_;
   std::map<std::pair<Call, bool>, LogLimit> limits_ ABSL_GUARDED_BY(mu_);  // and whether it failed
+  std::map<Call, LogLimit> log_limits_ ABSL_GUARDED_BY(mu_);
 
   // Touched by the thread only, once it has begun.
   OwnedFd file_;

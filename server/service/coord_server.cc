@@ -198,7 +198,8 @@ class GrpcCoordServer final : public CoordServer {
     }
     COORDD_ASSIGN_OR_RETURN(port_, GrpcPort::Open({.listen = options_.listen,
                                                    .ports = options_.ports,
-                                                   .certificates = certificates_.get()},
+                                                   .certificates = certificates_.get(),
+                                                   .reflection = options_.grpc_reflection},
                                                   {&sessions_, &store_, &admin_}, read_bytes_,
                                                   connections_, clock_, metrics_));
     MutexLock lock(&mu_);

@@ -31,6 +31,7 @@ struct CoordServerOptions {
   std::string http_token_file;  // who has it may ask HTTP beyond loopback; empty: none
   std::string connection_file;  // written once ready, removed at the end; empty: none
   AuditOptions audit;
+  bool grpc_reflection = false;      // tell every client what there is to call
   bool any_metrics_address = false;  // of workers, not only their own (MetricsAddressRule)
   std::string prometheus_file_sd;    // kept up to date with the members; empty: none
   StatePlace store;                  // what is remembered beyond the end of the process

@@ -22,6 +22,9 @@ void EventLines::Write(const Event& event, absl::Time now) {
     if (!passes.has_value()) return;
     more = *std::move(passes);
   }
+  // Who was refused, and from where: what his messages say of him proves nothing.
+  if (event.kind == Event::Kind::kJoinRefused && event.caller != nullptr)
+    absl::StrAppend(&more, " (", CallerText(*event.caller), ")");
   if (IsWarning(event)) {
     COORDD_LOG(kWarning, where, event.text, more);
   } else {

@@ -39,8 +39,9 @@ std::string RefusalText(HttpRefusal why, const std::string& peer, const std::str
   switch (why) {
     case HttpRefusal::kAddressFull:
       return absl::StrCat("a connection of ", peer, " was closed: its address has begun more than ",
-                          HandshakeLimit::kPerSecond, " TLS handshakes within a second, or has ",
-                          HandshakeLimit::kAtOnce, " connections");
+                          HandshakeLimit::kPerSecond,
+                          " TLS handshakes within a second that were not gone through with, or ",
+                          HandshakeLimit::kAtOnce, " at a time");
     case HttpRefusal::kFull:
       return absl::StrCat("a connection of ", peer,
                           " was closed, since all places are taken: ", said);

@@ -40,11 +40,12 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
  public:
   // `caller`: null where it is not known; then the answer is an error.
   Call(CallId id, const char* method, StoreService& service, std::shared_ptr<const Caller> caller,
-       std::function<void(StoreReply&)> fill)
+       std::string job, std::function<void(StoreReply&)> fill)
       : id_(id),
         method_(method),
         service_(service),
         caller_(std::move(caller)),
+        job_(std::move(job)),
         fill_(std::move(fill)) {
     COORDD_TSAN_RELEASE(&id_);
   }
@@ -54,6 +55,14 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
       auto held = service_.shares_.HoldAnswer(*caller_, AnswerSize(reply));
       reply.status = held.status();
       if (held.ok()) held_ = *std::move(held);
+    }
+    // A wrong token; what the certificate does not allow was noted before.
+    if (absl::IsUnauthenticated(reply.status)) {
+      service_.audit_.Note({.call = coordd::Call::kStore,
+                            .caller = caller_,
+                            .job = job_,
+                            .what = method_,
+                            .outcome = reply.status});
     }
     service_.metrics_.OnStoreCallEnded(method_, reply.status.code());
     if (reply.status.ok()) fill_(reply);
@@ -75,6 +84,7 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
   const char* const method_;
   StoreService& service_;
   const std::shared_ptr<const Caller> caller_;
+  const std::string job_;
   CallerShares::AnswerBytes held_;
   const std::function<void(StoreReply&)> fill_;  // the result into gRPC's response
 };
@@ -192,7 +202,7 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
   {
     MutexLock lock(&mu_);
     id = CallId{++last_id_};
-    call = new Call(id, method, *this, who.value_or(nullptr), std::move(fill));
+    call = new Call(id, method, *this, who.value_or(nullptr), caller.job(), std::move(fill));
     if (refuse.ok()) refuse = refuse_;
     if (refuse.ok() && waiting_.size() >= kMaxWaitingCalls) {
       refuse = absl::ResourceExhaustedError(

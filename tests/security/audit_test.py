@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import stat
 
 from tests.support import processes
 from tests.support.certificates import Certificates
-from tests.support.processes import program, wait_for
+from tests.support.processes import ScriptedWorker, program, wait_for
 from tests.support.raw_http2 import Connection
 
 
@@ -85,6 +86,25 @@ class AuditTest(processes.TestCase):
         self.assertEqual((done["role"], done["job"], done["code"]), ("operator", "train", "OK"))
         self.assertIn("127.0.0.1:", done["peer"])
         self.assertEqual(coordd.metric("coordd_calls_denied_total", call="Dismiss", role="launcher"), 1)
+
+    def token_file(self, token):
+        path = os.path.join(self.folder, "token-" + token)
+        with open(path, "w", encoding="ascii") as out:
+            out.write(token)
+        os.chmod(path, 0o600)
+        return path
+
+    def test_a_refused_call_is_a_line_of_the_log_with_its_address(self):
+        tls = Certificates(os.path.join(self.folder, "tls"))
+        coordd = self.coordd(*tls.server_flags(), "--audit-log", self.log)
+        self.workers(coordd, 2, job="train", COORDD_TOKEN_FILE=self.token_file("right"), **tls.variables("worker"))
+        bob = tls.add("launcher", "bob")
+        self.run_command(program("coordctl"), "evict", "0", "--job", "train", "--force", "--coordinator", coordd.listen, *tls.flags(bob))
+        said = r"a call of Dismiss was refused: .*launcher/bob at ipv4:127\.0\.0\.1:\d+"
+        self.assertTrue(wait_for(lambda: re.search(said, coordd.text())), coordd.text())
+        self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID="train", COORDD_TOKEN_FILE=self.token_file("wrong"), **tls.variables("worker")))
+        said = r"job train: .*token.* \(worker/\* at ipv4:127\.0\.0\.1:\d+\)"
+        self.assertTrue(wait_for(lambda: re.search(said, coordd.text())), coordd.text())
 
     def test_a_file_that_cannot_be_written_is_said_at_once(self):
         status, text = self.run_command(program("coordd"), "--listen", "127.0.0.1:0", "--http", "off", "--store", "memory", "--audit-log",

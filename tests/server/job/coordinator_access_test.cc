@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/job/coordinator_state.h"
 #include "server/model/job_record.h"
 #include "tests/server/support/builders.h"
@@ -273,6 +274,20 @@ TEST_F(CoordinatorAccessTest, WhoGuessesTokensWaits) {
   EXPECT_THAT(*Sees(anybody_, "train", "a"), ElementsAre("train"));
 }
 
+TEST_F(CoordinatorAccessTest, WhoBringsARightOneThatNobodyGuessesDoesNotWait) {
+  const std::string token = "3f9a0c51e7d24b68";
+  ASSERT_THAT(Join(alice_, "train", token), IsOk());
+  for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
+    EXPECT_FALSE(Join(anybody_, "train", absl::StrCat("a long enough guess ", i)).ok());
+  Caller newcomer = anybody_;
+  newcomer.peer = absl::StrCat(anybody_.peer.substr(0, anybody_.peer.rfind(':')), ":9");
+  EXPECT_EQ(Join(newcomer, "train", "3f9a0c51e7d24b69").code(), Code::kUnavailable);
+  EXPECT_THAT(*Sees(newcomer, "train", token), ElementsAre("train"));
+  // Right, if too many: the job has its one worker.
+  EXPECT_NE(Join(newcomer, "train", token).code(), Code::kUnavailable);
+  EXPECT_THAT(*Sees(newcomer, "", token), ElementsAre("train"));
+}
+
 TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
   ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
   for (int i = 0; i < WrongTokens::kFree; ++i)
@@ -281,6 +296,21 @@ TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
   // Who needs no token may bring a wrong one.
   for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
     EXPECT_THAT(*Sees(alice_, "train", "old"), ElementsAre("train"));
+}
+
+TEST_F(CoordinatorAccessTest, WhoMayNotKnowHearsTheSameOfAJobThatIsThereAndOfOneThatIsNot) {
+  ASSERT_THAT(Join(alice_, "train-a", "a"), IsOk());
+  const auto told = [](const absl::Status& status) {
+    return absl::StrReplaceAll(status.ToString(), {{"train-a", "JOB"}, {"train-b", "JOB"}});
+  };
+  for (const char* token : {"", "wrong"}) {
+    EXPECT_EQ(told(Sees(bob_, "train-a", token).status()),
+              told(Sees(bob_, "train-b", token).status()));
+    EXPECT_EQ(told(Evict(bob_, "train-a", token)), told(Evict(bob_, "train-b", token)));
+  }
+  EXPECT_EQ(told(Trace(bob_, "train-a")), told(Trace(bob_, "train-b")));
+  EXPECT_EQ(Trace(bob_, "train-b").code(), Code::kPermissionDenied);
+  EXPECT_EQ(Evict(operator_, "train-b").code(), Code::kNotFound);
 }
 
 TEST_F(CoordinatorAccessTest, WhoNamesNoJobLearnsNoName) {

@@ -66,6 +66,13 @@ TEST_F(WrongTokensTest, NobodyElseWaitsNorHeElsewhere) {
   EXPECT_TRUE(MayTry(From("ipv4:10.0.0.7:4711", "bob")));
 }
 
+TEST_F(WrongTokensTest, SaysWhichTokensNobodyGuesses) {
+  EXPECT_TRUE(WrongTokens::IsHardToGuess("0123456789abcdef"));
+  EXPECT_FALSE(WrongTokens::IsHardToGuess("0123456789abcde")) << "too short";
+  EXPECT_FALSE(WrongTokens::IsHardToGuess("aaaaaaaaaaaaaaaabbbbcccc")) << "too much alike";
+  EXPECT_FALSE(WrongTokens::IsHardToGuess(""));
+}
+
 TEST_F(WrongTokensTest, WhatItRemembersIsBounded) {
   Guess(2 * WrongTokens::kFree);
   for (size_t i = 0; i < WrongTokens::kMost - 1; ++i) {

@@ -125,14 +125,25 @@ TEST(CoordServer, AnswersOperators) {
   EXPECT_EQ(state.jobs_size(), 0);
 }
 
-TEST(CoordServer, OffersHealthAndReflection) {
+constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
+TEST(CoordServer, TellsNobodyWhatThereIsToCallUnlessItIsToldTo) {
   TestServer server;
+  const ByteReply services = CallWithBytes(server.Channel(), kReflection,
+                                           {std::string("\x3a\x00", 2)}, /*half_close=*/true);
+  EXPECT_EQ(services.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST(CoordServer, OffersHealthAndReflection) {
+  CoordServerOptions options = TestServerOptions();
+  options.grpc_reflection = true;
+  TestServer server(options);
   const ByteReply health =
       CallWithBytes(server.Channel(), "/grpc.health.v1.Health/Check", {""}, /*half_close=*/true);
   EXPECT_THAT(health.messages, testing::ElementsAre("\x08\x01"));  // status: SERVING
-  const ByteReply services = CallWithBytes(
-      server.Channel(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-      {std::string("\x3a\x00", 2)}, /*half_close=*/true);  // list_services: ""
+  const ByteReply services =
+      CallWithBytes(server.Channel(), kReflection, {std::string("\x3a\x00", 2)},
+                    /*half_close=*/true);  // list_services: ""
   ASSERT_EQ(services.messages.size(), 1u) << services.status.error_message();
   for (const char* name : {"coordd.v1.Coordinator", "coordd.v1.Store", "coordd.v1.Admin"})
     EXPECT_THAT(services.messages[0], HasSubstr(name));
