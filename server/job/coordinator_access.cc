@@ -44,7 +44,8 @@ std::string OwnerText(const Identity& identity) {
 absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const std::string& job,
                                        absl::string_view token) const {
   const auto it = jobs_.find(job);
-  if (it == jobs_.end()) return coordd::MayCall(caller.identity, call, {.job = job});
+  if (it == jobs_.end())
+    return coordd::MayCall(caller.identity, call, {.job = job, .exists = false});
   const bool counts = TokenMatters(caller, call, *it, token);
   if (counts && !IsRightAndHard(*it->second, token))
     COORDD_RETURN_IF_ERROR(wrong_tokens_.MayTry(caller, job, last_now_));
@@ -128,11 +129,7 @@ absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetSta
     describe(entry, MayCall(caller, Call::kGetState, entry.first, request.token()));
   }
   if (!is_known) return MayCall(caller, Call::kGetState, wanted, request.token());
-  if (!state->jobs().empty()) return absl::OkStatus();
-  // Of what was asked for, and not of a group of it.
-  return absl::IsPermissionDenied(refused)
-             ? coordd::MayCall(caller.identity, Call::kGetState, {.job = wanted})
-             : refused;
+  return state->jobs().empty() ? refused : absl::OkStatus();
 }
 
 // By its name, or the only one that the caller may do it to.

@@ -86,7 +86,7 @@ Grant GrantOf(Role role, Call call) {
 bool IsOwn(const Identity& who, const JobClaim& job) {
   if (who.role == Role::kWorker && who.name != kAnyName && !IsOrIsGroupOf(job.job, who.name))
     return false;
-  if (job.knows_token) return true;
+  if (!job.exists || job.knows_token) return true;
   // A worker's certificate that names the job was made for it.
   if (who.role == Role::kWorker) return who.name != kAnyName;
   return who.role == Role::kLauncher && job.owner == ToString(who);
@@ -99,7 +99,7 @@ absl::Status MayCall(const Identity& who, Call call, const JobClaim& job) {
   std::string of;
   if (grant == Grant::kOwn && !job.job.empty()) {
     of = absl::StrCat(" of job ", PrintableText(ShortenedText(job.job, kMaxJobNameBytes)),
-                      ", which is another's or not there");
+                      ", which is not its own");
   }
   return absl::PermissionDeniedError(absl::StrCat(ToString(who), " may not ", row.what, of, ": ",
                                                   WhoMay(row), " may", Remedy(who)));

@@ -37,6 +37,7 @@ std::string CallerText(const Caller& caller);
 // What is known of the job that is called for.
 struct JobClaim {
   std::string job;           // empty: none is named
+  bool exists = true;        // else there is nothing yet that could be another's
   std::string owner = {};    // ToString of who made it; empty: not known
   bool knows_token = false;  // the caller has brought its token, which is not empty
 };
@@ -55,9 +56,8 @@ bool IsOrIsGroupOf(absl::string_view name, absl::string_view job);
 // those called after it ("train7.group-1f").
 bool IsOwn(const Identity& who, const JobClaim& job);
 
-// PERMISSION_DENIED: a sentence that says who may, and not whether there is such a job. Whether a
-// token is right where one is needed is not decided here: who is let join, for instance, still has
-// to prove it to the job.
+// PERMISSION_DENIED: a sentence that says who may. Whether a token is right where one is needed is
+// not decided here: who is let join, for instance, still has to prove it to the job.
 absl::Status MayCall(const Identity& who, Call call, const JobClaim& job);
 
 // The same for calls that bring the job's token and are refused without: only what the certificate

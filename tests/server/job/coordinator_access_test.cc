@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "server/job/coordinator_state.h"
 #include "server/model/job_record.h"
 #include "tests/server/support/builders.h"
@@ -296,21 +295,6 @@ TEST_F(CoordinatorAccessTest, QuestionsAreGuessesToo) {
   // Who needs no token may bring a wrong one.
   for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
     EXPECT_THAT(*Sees(alice_, "train", "old"), ElementsAre("train"));
-}
-
-TEST_F(CoordinatorAccessTest, WhoMayNotKnowHearsTheSameOfAJobThatIsThereAndOfOneThatIsNot) {
-  ASSERT_THAT(Join(alice_, "train-a", "a"), IsOk());
-  const auto told = [](const absl::Status& status) {
-    return absl::StrReplaceAll(status.ToString(), {{"train-a", "JOB"}, {"train-b", "JOB"}});
-  };
-  for (const char* token : {"", "wrong"}) {
-    EXPECT_EQ(told(Sees(bob_, "train-a", token).status()),
-              told(Sees(bob_, "train-b", token).status()));
-    EXPECT_EQ(told(Evict(bob_, "train-a", token)), told(Evict(bob_, "train-b", token)));
-  }
-  EXPECT_EQ(told(Trace(bob_, "train-a")), told(Trace(bob_, "train-b")));
-  EXPECT_EQ(Trace(bob_, "train-b").code(), Code::kPermissionDenied);
-  EXPECT_EQ(Evict(operator_, "train-b").code(), Code::kNotFound);
 }
 
 TEST_F(CoordinatorAccessTest, WhoNamesNoJobLearnsNoName) {

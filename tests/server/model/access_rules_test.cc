@@ -113,6 +113,12 @@ TEST(AccessRules, NobodyOwnsAJobOfWhoIsNotKnown) {
   EXPECT_FALSE(MayCall({Role::kNone, ""}, Call::kGetState, {.job = "train"}).ok());
 }
 
+TEST(AccessRules, WhereNothingIsYetNothingIsAnothers) {
+  for (const Role role : {Role::kLauncher, Role::kWorker, Role::kNone})
+    EXPECT_THAT(MayCall(SomebodyOf(role), Call::kGetState, {.job = "train", .exists = false}),
+                IsOk());
+}
+
 TEST(AccessRules, AWorkersCertificateIsForItsJobAndThoseCalledAfterIt) {
   const Identity worker{Role::kWorker, "train"};
   for (const char* job : {"train", "train.group-1f"}) {
@@ -122,7 +128,7 @@ TEST(AccessRules, AWorkersCertificateIsForItsJobAndThoseCalledAfterIt) {
   for (const char* job : {"train7", "trai", "other", "train-1", ""}) {
     EXPECT_FALSE(MayCallWithToken(worker, Call::kJoin, job).ok()) << job;
     EXPECT_FALSE(MayCallWithToken(worker, Call::kStore, job).ok()) << job;
-    EXPECT_FALSE(MayCall(worker, Call::kGetState, {.job = job}).ok()) << job;
+    EXPECT_FALSE(MayCall(worker, Call::kGetState, {.job = job, .exists = false}).ok()) << job;
   }
 }
 
@@ -147,7 +153,7 @@ TEST(AccessRules, ARefusalSaysWhoMayAndWhatIsToBeDone) {
                                    {.job = "train", .owner = "launcher/bob"});
   EXPECT_THAT(std::string(old.message()),
               AllOf(HasSubstr("\"coordd worker\", which says no role, may not see the state of job "
-                              "train, which is another's or not there"),
+                              "train, which is not its own"),
                     HasSubstr("`coordctl certs DIR --role operator`")));
 }
 
