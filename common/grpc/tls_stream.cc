@@ -4,6 +4,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include <cstdint>
@@ -65,7 +66,7 @@ class Tls final : public TlsStream {
     size_t moved = 0;
     const int result = SSL_read_ex(ssl_.get(), to, size, &moved);
     read_ += moved;
-    if (key_updates_ > kKeyUpdates + read_ / kBytesPerKeyUpdate) {
+    if (HasFlooded()) {
       ERR_clear_error();
       flood_ = absl::StrCat("more than ", kKeyUpdates, " KeyUpdate messages of TLS, and one for ",
                             kBytesPerKeyUpdate >> 20, " MiB of data each");
@@ -120,11 +121,16 @@ class Tls final : public TlsStream {
     return tls->Verified(ok == 1, store) ? 1 : 0;
   }
   static void OnMessage(int of_ours, int /*version*/, int type, const void* bytes, size_t size,
-                        SSL* /*ssl*/, void* tls) {
-    if (of_ours == 0 && type == SSL3_RT_HANDSHAKE && size > 0 &&
-        *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE)
-      ++static_cast<Tls*>(tls)->key_updates_;
+                        SSL* ssl, void* of) {
+    const bool is_key_update = of_ours == 0 && type == SSL3_RT_HANDSHAKE && size > 0 &&
+                               *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE;
+    if (!is_key_update) return;
+    auto* const tls = static_cast<Tls*>(of);
+    ++tls->key_updates_;
+    // OpenSSL reads on behind such a message by itself, for as long as the next ones come.
+    if (tls->HasFlooded()) shutdown(SSL_get_fd(ssl), SHUT_RDWR);
   }
+  bool HasFlooded() const { return key_updates_ > kKeyUpdates + read_ / kBytesPerKeyUpdate; }
 
   // One certificate of the client's chain was looked at. Whether it will do.
   bool Verified(bool ok, X509_STORE_CTX* store) {

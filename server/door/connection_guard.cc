@@ -31,7 +31,8 @@ namespace {
 constexpr absl::Duration kHandshakeWithin = absl::Seconds(5);
 // Of one connection too many, from its handshake on: long enough for a call to be answered.
 constexpr absl::Duration kRefuseWithin = absl::Milliseconds(2500);
-constexpr int kMaxTold = 16;
+// Of those whom Refuse tells why, at a time: each takes a place, so they are few of all, too.
+constexpr size_t kMaxTold = 16, kPlacesPerTold = 16;
 constexpr size_t kMaxThreads = 4;
 // Below it their own descriptors would be a part of all that counts.
 constexpr size_t kFewDescriptors = 512;
@@ -172,8 +173,7 @@ void ConnectionGuard::Serve(GuardThread::Owned connection) {
     Refuse(std::move(connection), Refusal::kName,
            absl::UnavailableError(absl::StrCat(
                ToString(who), " has ", of_name, " of the ", places_.places_max(),
-               " connections that coordd takes, as many as one name may have while others have "
-               "the rest")));
+               " connections that coordd takes: the others are kept for other names")));
     return;
   }
   std::optional<Pair> pair = MakePair();
@@ -199,7 +199,8 @@ void ConnectionGuard::Refuse(GuardThread::Owned connection, Refusal why,
                              const absl::Status& status) {
   Refused(why, absl::StrCat("a connection of ", WhoIs(*connection),
                             " was refused: ", PrintableText(status.message())));
-  if (told_.fetch_add(1, std::memory_order_relaxed) >= kMaxTold) {
+  const size_t most = std::clamp(places_.places_max() / kPlacesPerTold, size_t{1}, kMaxTold);
+  if (told_.fetch_add(1, std::memory_order_relaxed) >= most) {
     told_.fetch_sub(1, std::memory_order_relaxed);
     return;
   }

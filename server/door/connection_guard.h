@@ -85,7 +85,7 @@ class ConnectionGuard {
   std::atomic<bool> stopping_ = false;
   SharedBudgets budgets_;
   NamePlaces places_;
-  std::atomic<int> told_ = 0;  // by Refuse, and still there
+  std::atomic<size_t> told_ = 0;  // by Refuse, and still there
   // In this order: who has begun goes from those to these.
   std::vector<std::unique_ptr<GuardThread>> serving_, beginning_;
 

@@ -27,9 +27,10 @@ class WrongTokens {
   static constexpr absl::Duration kForgotten = absl::Minutes(10);
   static constexpr size_t kMost = 4096;  // then the one whose last try is longest ago makes room
 
-  // A token of so many bytes, with so many different ones among them: nobody guesses it, at however
-  // many tries a second the door lets through.
-  static constexpr size_t kHardBytes = 16, kDifferentBytes = 8;
+  // Whether a token has so many bytes, with so many different ones among them. Of those that are
+  // made by chance (32 hexadecimal digits are 128 bits) nobody guesses one, at however many tries a
+  // second the door lets through; passwords are shorter.
+  static constexpr size_t kHardBytes = 32, kDifferentBytes = 8;
   static bool IsHardToGuess(absl::string_view token);
 
   // UNAVAILABLE: he has to wait, how long, and why.

@@ -256,7 +256,7 @@ class DoorTest(processes.TestCase):
         tls = self.certificates()
         coordd = self.tls_coordd(tls, wrapper=limited(128, 128))
         context = ssl.create_default_context(cafile=f"{tls}/ca.crt")
-        context.load_cert_chain(f"{tls}/worker.crt", f"{tls}/worker.key")
+        context.load_cert_chain(f"{tls}/operator.crt", f"{tls}/operator.key")
         context.set_alpn_protocols(["h2"])
         most = int(coordd.metric("coordd_connections_max"))
         opened, _ = self.fill(coordd, most, context)

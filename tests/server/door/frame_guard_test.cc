@@ -268,6 +268,18 @@ TEST_F(FrameGuardTest, GivesNothingForAClockThatGoesBack) {
   EXPECT_FALSE(Take(Frame(kPing, 0, 0, 8)).ok());
 }
 
+TEST_F(FrameGuardTest, KnowsWhichOfGrpcsPingsHadAnAnswer) {
+  const FrameHead ping = {.size = 8, .type = FrameType::kPing};
+  guard_.Said(ping);
+  guard_.Said(ping);
+  guard_.Said({.size = 8, .type = FrameType::kPing, .flags = kAck});  // an answer to the client's
+  EXPECT_EQ(guard_.unanswered_pings(), 2u);
+  EXPECT_THAT(Take(Frame(kPing, 0, 0, 8) + Frame(kPing, kAck, 0, 8)), IsOk());
+  EXPECT_EQ(guard_.unanswered_pings(), 1u);
+  EXPECT_THAT(Take(Times(3, Frame(kPing, kAck, 0, 8))), IsOk());  // more answers than pings
+  EXPECT_EQ(guard_.unanswered_pings(), 0u);
+}
+
 TEST_F(FrameGuardTest, EndsSoonWhateverIsSaid) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {

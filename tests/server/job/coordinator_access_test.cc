@@ -274,13 +274,13 @@ TEST_F(CoordinatorAccessTest, WhoGuessesTokensWaits) {
 }
 
 TEST_F(CoordinatorAccessTest, WhoBringsARightOneThatNobodyGuessesDoesNotWait) {
-  const std::string token = "3f9a0c51e7d24b68";
+  const std::string token = "3f9a0c51e7d24b683f9a0c51e7d24b68";
   ASSERT_THAT(Join(alice_, "train", token), IsOk());
   for (int i = 0; i < 2 * WrongTokens::kFree; ++i)
     EXPECT_FALSE(Join(anybody_, "train", absl::StrCat("a long enough guess ", i)).ok());
   Caller newcomer = anybody_;
   newcomer.peer = absl::StrCat(anybody_.peer.substr(0, anybody_.peer.rfind(':')), ":9");
-  EXPECT_EQ(Join(newcomer, "train", "3f9a0c51e7d24b69").code(), Code::kUnavailable);
+  EXPECT_EQ(Join(newcomer, "train", "3f9a0c51e7d24b683f9a0c51e7d24b69").code(), Code::kUnavailable);
   EXPECT_THAT(*Sees(newcomer, "train", token), ElementsAre("train"));
   // Right, if too many: the job has its one worker.
   EXPECT_NE(Join(newcomer, "train", token).code(), Code::kUnavailable);

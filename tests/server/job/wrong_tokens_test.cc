@@ -67,9 +67,9 @@ TEST_F(WrongTokensTest, NobodyElseWaitsNorHeElsewhere) {
 }
 
 TEST_F(WrongTokensTest, SaysWhichTokensNobodyGuesses) {
-  EXPECT_TRUE(WrongTokens::IsHardToGuess("0123456789abcdef"));
-  EXPECT_FALSE(WrongTokens::IsHardToGuess("0123456789abcde")) << "too short";
-  EXPECT_FALSE(WrongTokens::IsHardToGuess("aaaaaaaaaaaaaaaabbbbcccc")) << "too much alike";
+  EXPECT_TRUE(WrongTokens::IsHardToGuess("0123456789abcdef0123456789abcdef"));
+  EXPECT_FALSE(WrongTokens::IsHardToGuess("0123456789abcdef0123456789abcde")) << "too short";
+  EXPECT_FALSE(WrongTokens::IsHardToGuess("aaaaaaaaaaaaaaaaaaaaaaaabbbbcccc")) << "too much alike";
   EXPECT_FALSE(WrongTokens::IsHardToGuess(""));
 }
 
