@@ -149,10 +149,10 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
       ->group(group);
   app.add_flag("--any-metrics-address", options.any_metrics_address,
                "List workers' metrics at whatever address they say, not only at one of their own");
-  app.add_flag(
-      "--grpc-reflection", options.grpc_reflection,
-      "Tell every client that is let in which calls there are (gRPC server reflection, for "
-      "grpcurl)");
+  app.add_flag("--grpc-reflection", options.grpc_reflection,
+               "Tell every client that is let in which calls there are (gRPC's reflection, for "
+               "grpcurl)")
+      ->group(group);
   app.add_flag("--insecure-http", options.insecure_http,
                "Let --http listen beyond this machine without TLS, for everybody")
       ->group(group);

@@ -215,12 +215,10 @@ grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext*
     MutexLock lock(&mu_);
     id = CallId{--last_id_};
     AuditEntry entry{.call = Call::kReportExits, .caller = *caller, .job = request->job()};
-    reporting_[id] = [this, call, response, entry = std::move(entry)](const ExitsAnswer& answer) {
-      if (absl::IsUnauthenticated(answer.status)) {
-        AuditEntry refused = entry;
-        refused.outcome = answer.status;
-        audit_.Note(refused);
-      }
+    reporting_[id] = [this, call, response,
+                      entry = std::move(entry)](const ExitsAnswer& answer) mutable {
+      entry.outcome = answer.status;
+      if (absl::IsUnauthenticated(answer.status)) audit_.Note(entry);
       response->set_known(answer.known);
       call->Answer(ToGrpc(answer.status));
     };

@@ -63,10 +63,9 @@ class AuditLog {
   void Stop();
 
  private:
-  void NoteRefused(const AuditEntry& entry);
-
   static constexpr size_t kCapacity = 4096;
 
+  void NoteRefused(const AuditEntry& entry);
   void Run();
   absl::Status Append(const std::string& lines);
   absl::Status OpenFile();

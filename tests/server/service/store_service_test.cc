@@ -116,6 +116,7 @@ TEST_F(StoreServiceTest, RefusesCallsWithoutADeadline) {
 
 TEST_F(StoreServiceTest, RefusesStrangersAndWhatIsTooLarge) {
   EXPECT_EQ(Set("key", "value", "guess").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  AwaitMetric("coordd_calls_denied_total{call=\"Store\",role=\"operator\"} 1");
   EXPECT_EQ(Set("", "value").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Set(std::string(257, 'k'), "value").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Set("key", std::string((64 << 10) + 1, 'v')).error_code(),
