@@ -257,8 +257,8 @@ class Work:
 
     def done(self) -> bool:
         """Whether all of it is complete. Never blocks."""
-        poll = _library.library().quick.coordd_work_poll
-        return all(poll(pointer) == 1 for pointer in self.pointers)
+        poll, pointers = _library.library().quick.coordd_work_poll, self.pointers
+        return poll(pointers[0]) == 1 if len(pointers) == 1 else all(poll(pointer) == 1 for pointer in pointers)
 
     def wait(self) -> None:
         """Waits for all of it; it ends by its own deadline (10 minutes by default). Of tensors on a GPU: until the

@@ -48,6 +48,13 @@ def plain(tensor: torch.Tensor) -> bool:
             and not (tensor.dtype.is_complex and tensor.is_conj()))
 
 
+def plain_on_gpu(tensor: torch.Tensor, other: Optional[torch.Tensor] = None) -> bool:
+    """The same on a GPU, of two on the same one."""
+    return (tensor.is_cuda and not tensor.is_sparse and tensor.is_contiguous() and tensor.numel() > 0 and not tensor.is_neg()
+            and not (tensor.dtype.is_complex and tensor.is_conj())
+            and (other is None or (plain_on_gpu(other) and other.device == tensor.device)))
+
+
 def misplaced(block: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
     """Whether a dense block lies in the memory of all blocks, elsewhere than this rank's, where alone the library works in place."""
     size = block.numel() * block.element_size()
@@ -71,7 +78,7 @@ class Calls:
         self._names: Dict[Any, int] = collections.Counter()
         # torch before 2.8 does not keep the Python half of a Work for its C++ callers: Work::wait() would then wait for ever. What
         # is kept keeps its tensors too, so there are few, and only where it is needed.
-        self._kept: Deque[Work] = collections.deque(maxlen=256 if keeps_works else 0)
+        self._kept: Optional[Deque[Work]] = collections.deque(maxlen=256) if keeps_works else None
 
     @staticmethod
     def _blocks(opts: Any) -> bool:
@@ -99,23 +106,28 @@ class Calls:
 
     def _start_seen(self, kept: Any, result: Any, name: str, *arguments: Any) -> Optional[Work]:
         """The same where its caller does not wait, nor the profiler look."""
-        lane = self._lane
+        lane, comm = self._lane, self._channel.comm
         if not lane.lock.acquire(False):
             return None
         try:
             if not lane.idle():
                 return None
-            native = self._channel.comm.start(name, kept, *arguments)
+            native = comm.start(name, kept, *arguments)
         finally:
             lane.lock.release()
         self._sequence += 1
-        return self._note(Started(native, result, self._channel.comm))
+        return self._note(Started(native, result, comm))
+
+    def _enqueued(self, work: Work) -> Work:
+        """A call on memory of a GPU, whose order is that of torch's streams; the profiler does not look."""
+        self._sequence += 1
+        return self._note(work)
 
     def _enqueue(self, event: str, call: Callable[..., Work], *arguments: Any) -> Work:
-        """A call on memory of a GPU, whose order is that of torch's streams."""
-        self._sequence += 1
+        """The same, made here."""
         if not profiling():
-            return self._note(call(*arguments))
+            return self._enqueued(call(*arguments))
+        self._sequence += 1
         with torch.autograd.profiler.record_function(f"coordd:{event}"):
             return self._note(call(*arguments))
 
@@ -126,7 +138,8 @@ class Calls:
         self._channel.comm.finish(self._channel.timeout_s)
 
     def _note(self, work: Work) -> Work:
-        self._kept.append(work)
+        if self._kept is not None:
+            self._kept.append(work)
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work

@@ -181,10 +181,14 @@ class Channel:
 
     def submit(self, function: str, prepared: _native.Prepared, process_set: int, *arguments: Any) -> Optional[int]:
         """A named operation of the library; its coordd_work_t."""
+        return self.submit_prepared(_library.library().function(function), prepared, process_set, *arguments)
+
+    def submit_prepared(self, function: Any, prepared: _native.Prepared, process_set: int, *arguments: Any) -> Optional[int]:
+        """The same where the function has been looked up."""
         options = _native.call_options(process_set, 1.0, 1.0, self.timeout_s)
-        status = _library.library().function(function)(self.job.worker.pointer, prepared.reference, *arguments, options,
-                                                       prepared.work_reference)
-        self._check(status)
+        status = function(self.job.worker.pointer, prepared.reference, *arguments, options, prepared.work_reference)
+        if status != 0:
+            self._check(status)
         return prepared.work.value
 
     # --- small values

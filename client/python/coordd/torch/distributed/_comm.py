@@ -17,6 +17,7 @@ _CALLS: Dict[str, List[Any]] = {
     "alltoall": [c_void_p, c_void_p, c_int64, c_int32],
     "barrier": []}
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
+_SLICE = c_double(_SLICE_S)
 _DEADLINE_EXCEEDED = _library.STATUS["DEADLINE_EXCEEDED"]
 
 
@@ -38,10 +39,11 @@ def _declared():
 
 def await_status(work: _native.Work) -> int:
     """Waits for a work of a comm: what it has ended with. Can be interrupted by Ctrl-C; the work then goes on."""
-    wait, poll, pointer = _library.library().blocking.coordd_work_wait, _library.library().quick.coordd_work_poll, work.pointers[0]
+    library, pointer = _library.library(), work.pointers[0]
+    wait, poll, argument = library.blocking.coordd_work_wait, library.quick.coordd_work_poll, c_void_p(pointer)
     while True:
         complete = poll(pointer) != 0  # looked at before: it may end between the two, and its status is what counts
-        status = wait(c_void_p(pointer), c_double(_SLICE_S))
+        status = wait(argument, _SLICE)
         if status != _DEADLINE_EXCEEDED or complete:
             return status
 
@@ -119,8 +121,10 @@ class Comm:
         if status != 0:
             raise backend_error(status, self.timeout_s)
         work = _native.Work((pointer.value,), "torch")
-        self._started.append((work, kept))
-        self.let_go()
+        started = self._started
+        if started and self._poll(started[0][0].pointers[0]) == 1:
+            self.let_go()
+        started.append((work, kept))
         return work
 
     def let_go(self) -> None:

@@ -5,7 +5,7 @@ from typing import List, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, require_one, write_back
+from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, plain_on_gpu, profiling, require_one, write_back
 from coordd.torch.distributed._ops import dense
 
 
@@ -21,8 +21,10 @@ class Exchanges(Calls):
 
     def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
         root = opts.rootRank
-        is_on_gpu = on_gpu("broadcast", tensors)
         self._require_rank("broadcast", "root", root)
+        if len(tensors) == 1 and plain_on_gpu(tensors[0]) and not profiling():
+            return self._enqueued(self._gpu.broadcast_one(tensors[0], root, tensors))
+        is_on_gpu = on_gpu("broadcast", tensors)
         if is_on_gpu:
             return self._enqueue("broadcast", self._gpu.broadcast, tensors, root, tensors)
         if len(tensors) == 1 and plain(tensors[0]):
@@ -103,6 +105,11 @@ class Exchanges(Calls):
         return self.all_gather_single_coalesced([output], [input_], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
+        if len(outputs) == 1 and plain_on_gpu(outputs[0], inputs[0]) and not profiling():
+            self._require_blocks("all_gather", outputs[0], inputs[0])
+            work = self._gpu.allgather_one(outputs[0], inputs[0], outputs)
+            if work is not None:
+                return self._enqueued(work)
         is_on_gpu = on_gpu("all_gather", outputs, inputs)
         for output, input_ in zip(outputs, inputs):
             self._require_blocks("all_gather", output, input_)

@@ -1,26 +1,21 @@
 """Collectives on memory of a GPU: named operations of the library, over NCCL, which follow what torch's current stream has been given
-and which no thread waits for. Ranks name them by counting, since all members of a group call them in one order."""
+and which no thread waits for."""
 
-import collections
 import threading
 from ctypes import c_int32, c_int64, c_size_t
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from coordd import _native
-from coordd.exceptions import CoorddError
-from coordd.torch._streams import place_on_device
-from coordd.torch._submit import size_bytes
+from coordd.torch._streams import STREAM_WORD, place_on_device, raw_stream
+from coordd.torch._submit import OPS, size_bytes
 from coordd.torch.distributed._channel import Channel
-from coordd.torch.distributed._gpu_works import GpuMessage, GpuWork, await_device
+from coordd.torch.distributed._gpu_names import Kinds, Turn, UnderWay, memory_of
+from coordd.torch.distributed._gpu_works import Enqueued, GpuMessage, GpuWork, await_device
 from coordd.torch.distributed._ops import Reduction, dense, flat_real
 
 _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
-# Calls that look alike share this many names, and wait for the one before of their name to be on the device. Few, since what repeats
-# within few steps is executed without asking coordd.
-_TURNS = 2
-_MOST_NAMES = 1024  # of calls that look alike; what has other sizes each time shares one
 _NO_BYTES: Dict[torch.device, torch.Tensor] = {}  # an address for what has none
 
 
@@ -40,26 +35,19 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return dense(tensor).reshape(-1).view(torch.uint8)
 
 
-class _UnderWay(NamedTuple):
-    """What the device may not be through with."""
-
-    native: _native.Work
-    tensors: Sequence[torch.Tensor]
-    names: Sequence[str]
-
-
-def _memory_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
+    """For who keeps it until the device is through."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 class _Call:
     """One call of torch's, while it is made: operations of the library, the tensors that they use, what is enqueued behind them."""
 
-    def __init__(self, gpu: "GpuCalls", name: str, tensors: Sequence[torch.Tensor]):
-        self._gpu, self._name, self._device = gpu, name, tensors[0].device
+    def __init__(self, gpu: "GpuCalls", name: str, tensors: Sequence[torch.Tensor], memories: Sequence[int], stream: int):
+        self._gpu, self._name, self._memories, self._stream = gpu, name, memories, stream
         self.kept: List[torch.Tensor] = list(tensors)
         self.behind: List[Callable[[], Any]] = []
-        self._names: List[str] = []
+        self._turns: List[Turn] = []
         self._pointers: List[Optional[int]] = []
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -69,19 +57,14 @@ class _Call:
     def add(self, function: str, alike: Tuple[Any, ...], out_of: int, into: int, count: int, dtype: int, capacity: int,
             *arguments: Any) -> None:
         """`alike`: of calls with one name, equal on all members. `count` elements of `out_of`; `capacity`: bytes of `into`."""
-        channel = self._gpu.channel
-        self._names.append(self._gpu.name(function, alike))
-        prepared = _native.Prepared(self._names[-1], [count], dtype)
-        prepared.words[_native.INPUT_WORD] = out_of
-        prepared.words[_native.OUTPUT_WORD] = into
-        prepared.words[_native.CAPACITY_WORD] = capacity
-        place_on_device(prepared.structure, self.kept[0])
-        self._pointers.append(channel.submit(function, prepared, channel.set, *arguments))
+        turn, pointer = self._gpu.submit(function, alike, self.kept[0], out_of, into, count, dtype, capacity, self._stream, arguments)
+        self._turns.append(turn)
+        self._pointers.append(pointer)
 
     def work(self, result: Any) -> GpuWork:
-        work = GpuWork(self._pointers, self._name, result, self._device, self.kept, self._gpu.channel.timeout_s, self.behind)
-        self._gpu.hold(_UnderWay(work.native, self.kept, self._names))
-        return work
+        native = Enqueued(self._pointers, self._name, self.kept, self._stream)
+        self._gpu.under_way.add(native, self._memories, self._turns)
+        return GpuWork(native, result, self._gpu.channel.timeout_s, self.behind)
 
     def __enter__(self) -> "_Call":
         return self
@@ -97,72 +80,81 @@ class GpuCalls:
 
     def __init__(self, channel: Channel):
         self.channel = channel
-        self._lock = threading.Lock()
-        self._counts: Dict[Any, int] = collections.Counter()
-        self._under_way: Deque[_UnderWay] = collections.deque()
-        self._users: Dict[int, _native.Work] = {}  # by memory: the collective under way that was called last with it
-        self._named: Dict[str, _native.Work] = {}
+        self.under_way = UnderWay()
+        self._submitting = threading.Lock()
+        self._kinds = Kinds()
 
     # --- what all have in common
 
-    def name(self, function: str, alike: Tuple[Any, ...]) -> str:
-        with self._lock:
-            key: Any = (function, *alike)
-            if key not in self._counts and len(self._counts) >= _MOST_NAMES:
-                key = (function,)
-            self._counts[key] += 1
-            name = "/".join(map(str, ("torch.gpu", *key, self._counts[key] % _TURNS)))
-            before = self._named.get(name)
-        if before is not None and not before.done():
-            self._come_behind(before)
-        return name
-
-    def hold(self, one: _UnderWay) -> None:
-        """Until the device is through, also where nobody waits."""
-        with self._lock:
-            self._under_way.append(one)
-            self._users.update((_memory_of(tensor), one.native) for tensor in one.tensors if one.names)
-            self._named.update((name, one.native) for name in one.names)
-            while self._under_way and self._under_way[0].native.done():
-                self._forget(self._under_way.popleft())
-
-    def _forget(self, one: _UnderWay) -> None:
-        for memory in map(_memory_of, one.tensors):
-            if self._users.get(memory) is one.native:
-                del self._users[memory]
-        for name in one.names:
-            if self._named.get(name) is one.native:
-                del self._named[name]
+    def submit(self, function: str, alike: Tuple[Any, ...], tensor: torch.Tensor, out_of: int, into: int, count: int, dtype: int,
+               capacity: int, stream: int, arguments: Sequence[Any]) -> Tuple[Turn, Optional[int]]:
+        """As _Call.add(). Its name, and the coordd_work_t."""
+        channel = self.channel
+        with self._submitting:
+            kind = self._kinds.of(function, alike)
+            turn = kind.next()
+            last = turn.last
+            if last is not None and not last.done():
+                last.come_before(stream)
+            prepared = turn.describe(tensor, out_of, into, count, dtype, capacity, stream)
+            return turn, channel.submit_prepared(kind.function, prepared, channel.set, *arguments)
 
     def finish(self) -> None:
         """Until the device is through with all collectives; a message waits for its peer's call. Failures are those of whoever waits
         for the works."""
-        for one in list(self._under_way):
-            if one.names:
-                await_device(one.native)
+        for one in self.under_way.collectives():
+            await_device(one)
 
-    @staticmethod
-    def _come_behind(native: _native.Work) -> None:
-        """Has the current stream wait for it, once it is on the device."""
-        try:
-            native.wait()
-        except CoorddError:
-            pass  # for who waits for its work
-
-    def _follow(self, tensors: Sequence[torch.Tensor]) -> None:
+    def _follow(self, memories: Sequence[int], stream: int) -> None:
         """Calls with the same memory come one behind the other, also where the program does not wait between them."""
-        with self._lock:
-            before = {id(native): native for native in map(self._users.get, map(_memory_of, tensors)) if native is not None}
-        for native in before.values():
-            self._come_behind(native)
+        for user in self.under_way.users_of(memories):
+            user.come_before(stream)
 
     def _call(self, name: str, *lists: Sequence[torch.Tensor]) -> _Call:
         tensors = [tensor.detach() for tensors in lists for tensor in tensors]
         for tensor in tensors:
             if tensor.is_sparse:
                 raise ValueError(f"{name}: a sparse tensor on {tensor.device}: expected a dense one, or one in host memory")
-        self._follow(tensors)
-        return _Call(self, name, tensors)
+        memories, stream = list(map(memory_of, tensors)), raw_stream(tensors[0].device)
+        self._follow(memories, stream)
+        return _Call(self, name, tensors, memories, stream)
+
+    # --- in one operation, on tensors which the library reads and writes where they are (plain_on_gpu)
+
+    def _one(self, function: str, name: str, alike: Tuple[Any, ...], tensors: Tuple[torch.Tensor, ...], out_of: int, into: int, count: int,
+             dtype: int, capacity: int, result: Any, arguments: Sequence[Any]) -> GpuWork:
+        memories, stream = tuple(map(memory_of, tensors)), raw_stream(tensors[0].device)
+        self._follow(memories, stream)
+        turn, pointer = self.submit(function, alike, tensors[0], out_of, into, count, dtype, capacity, stream, arguments)
+        native = Enqueued((pointer,), name, tuple(map(_without_graph, tensors)), stream)
+        self.under_way.add(native, memories, (turn,))
+        return GpuWork(native, result, self.channel.timeout_s)
+
+    def allreduce_one(self, tensor: torch.Tensor, dtype: int, op: int, result: Any) -> GpuWork:
+        address, count = tensor.data_ptr(), tensor.numel()
+        return self._one("coordd_allreduce_async", "all_reduce", (dtype, count, op), (tensor,), address, address, count, dtype,
+                         count * tensor.element_size(), result, OPS[op])
+
+    def allgather_one(self, output: torch.Tensor, input_: torch.Tensor, result: Any) -> Optional[GpuWork]:
+        """None: not in this way."""
+        if self.channel.order is not None or _overlap(input_, output):
+            return None
+        size = size_bytes(input_)
+        return self._one("coordd_allgather_async", "all_gather", (size,), (input_, output), input_.data_ptr(), output.data_ptr(), size, _BYTES,
+                         size * self.channel.size, result, ())
+
+    def reduce_scatter_one(self, output: torch.Tensor, input_: torch.Tensor, dtype: int, op: int, result: Any) -> Optional[GpuWork]:
+        """Likewise."""
+        if self.channel.order is not None or _overlap(output, input_):
+            return None
+        count = output.numel()
+        return self._one("coordd_reducescatter_async", "reduce_scatter", (dtype, count, op), (output, input_), input_.data_ptr(),
+                         output.data_ptr(), count * self.channel.size, dtype, size_bytes(output), result, OPS[op])
+
+    def broadcast_one(self, tensor: torch.Tensor, root: int, result: Any) -> GpuWork:
+        address, size = tensor.data_ptr(), size_bytes(tensor)
+        return self._one("coordd_broadcast_async", "broadcast", (size, root), (tensor,), address, address, size, _BYTES, size, result,
+                         (c_int32(self.channel.job_rank(root)),))
 
     # --- reductions
 
@@ -192,10 +184,10 @@ class GpuCalls:
         address, count, dtype = flat_real(tensor)
         alike, size = (dtype, count, reduction.native), size_bytes(tensor)
         if root is None:
-            call.add("coordd_allreduce_async", alike, address, target.data_ptr(), count, dtype, size, c_int32(reduction.native))
+            call.add("coordd_allreduce_async", alike, address, target.data_ptr(), count, dtype, size, *OPS[reduction.native])
         else:
             call.add("coordd_reduce_async", alike, address, target.data_ptr(), count, dtype, size,
-                     c_int32(self.channel.job_rank(root)), c_int32(reduction.native))
+                     c_int32(self.channel.job_rank(root)), *OPS[reduction.native])
 
     @staticmethod
     def _combined(everyone: torch.Tensor, reduction: Reduction) -> torch.Tensor:
@@ -239,7 +231,7 @@ class GpuCalls:
         call.kept += [out_of, into]
         address, count, dtype = flat_real(into)
         call.add("coordd_reducescatter_async", (dtype, count, reduction.native), out_of.data_ptr(), address, count * channel.size, dtype,
-                 size_bytes(into), c_int32(reduction.native))
+                 size_bytes(into), *OPS[reduction.native])
         if into is not output:
             call.behind.append(lambda: output.copy_(into))
 
@@ -379,22 +371,23 @@ class GpuCalls:
     # --- between two
 
     def send(self, name: str, tensor: torch.Tensor, destination: int, result: Any) -> GpuMessage:
-        self._follow([tensor])
-        return self._message("coordd_send_async", name, dense(tensor.detach()), destination, result, [], -1)
+        return self._message("coordd_send_async", name, tensor, dense(tensor.detach()), destination, result, None, -1)
 
     def receive(self, name: str, tensor: torch.Tensor, source: int, result: Any) -> GpuMessage:
-        self._follow([tensor])
         target = tensor.detach()
         own = target if target.is_contiguous() else torch.empty_like(target, memory_format=torch.contiguous_format)
-        return self._message("coordd_receive_async", name, own, source, result, [] if own is target else [lambda: target.copy_(own)], source)
+        behind = None if own is target else [lambda: target.copy_(own)]
+        return self._message("coordd_receive_async", name, tensor, own, source, result, behind, source)
 
-    def _message(self, function: str, name: str, own: torch.Tensor, peer: int, result: Any, behind: List[Callable[[], Any]],
-                 source: int) -> GpuMessage:
-        channel = self.channel
+    def _message(self, function: str, name: str, tensor: torch.Tensor, own: torch.Tensor, peer: int, result: Any,
+                 behind: Optional[List[Callable[[], Any]]], source: int) -> GpuMessage:
+        channel, stream = self.channel, raw_stream(own.device)
+        self._follow((memory_of(tensor),), stream)
         prepared = _native.Prepared(channel.name_between(name), [size_bytes(own)], _BYTES)
         prepared.words[_native.INPUT_WORD] = prepared.words[_native.OUTPUT_WORD] = _address(own)
         place_on_device(prepared.structure, own)
+        prepared.words[STREAM_WORD] = stream
         pointer = channel.submit(function, prepared, 0, c_int32(channel.job_rank(peer)))
-        work = GpuMessage([pointer], name, result, own.device, [own], channel.timeout_s, behind, source)
-        self.hold(_UnderWay(work.native, [own], []))
-        return work
+        native = Enqueued((pointer,), name, (own,), stream)
+        self.under_way.add(native, (), ())
+        return GpuMessage(native, result, channel.timeout_s, behind, source)

@@ -15,12 +15,14 @@ DTYPES = _library.dtypes_of(torch)
 
 
 class Reduction:
-    """One of torch's ReduceOp. `native`: coordd_op_t; None: `combine` two tensors at a time. `factor`: multiplied in first."""
+    """One of torch's ReduceOp. `native`: coordd_op_t; None: `combine` two tensors at a time. `factor`: multiplied in first. `direct`:
+    `native` is all that it takes, else 0."""
 
-    __slots__ = ("op", "native", "combine", "factor")
+    __slots__ = ("op", "native", "combine", "factor", "direct")
 
     def __init__(self, op, native: Optional[int], combine=None, factor=None):
         self.op, self.native, self.combine, self.factor = op, native, combine, factor
+        self.direct: int = native or 0 if factor is None else 0
 
 
 _plain = {op: Reduction(op, number) for op, number in _NATIVE.items()}

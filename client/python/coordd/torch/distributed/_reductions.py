@@ -5,7 +5,7 @@ from typing import Any, List
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, profiling, require_one, write_back
+from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, plain_on_gpu, profiling, require_one, write_back
 from coordd.torch.distributed._ops import Reduction, check_reducible, dense, flat_real, reduction_of
 
 _SMALL_BYTES = 64 * 1024  # what is copied into one buffer rather than reduced in several calls
@@ -76,16 +76,18 @@ class Reductions(Calls):
 
     def allreduce(self, tensors: List[torch.Tensor], opts: Any = c10d.AllreduceOptions()):
         reduction = reduction_of(opts.reduceOp)
-        if len(tensors) == 1:
+        if len(tensors) == 1 and reduction.direct and not profiling():
             tensor = tensors[0]
             dtype = self._fast_dtypes.get(tensor.dtype)
-            if dtype is not None and reduction.native is not None and reduction.factor is None and not profiling() and plain(tensor):
+            if dtype is not None and plain(tensor):
                 if self._blocks(opts):
                     return self._allreduce_now(tensor, reduction)
                 address = tensor.data_ptr()
-                started = self._start_seen(tensor, tensors, "allreduce", address, address, tensor.numel(), dtype, reduction.native)
+                started = self._start_seen(tensor, tensors, "allreduce", address, address, tensor.numel(), dtype, reduction.direct)
                 if started is not None:
                     return started
+            elif dtype is not None and plain_on_gpu(tensor):
+                return self._enqueued(self._gpu.allreduce_one(tensor, dtype, reduction.direct, tensors))
         is_on_gpu = on_gpu("all_reduce", tensors)
         for tensor in tensors:
             check_reducible(tensor, reduction)
@@ -152,6 +154,12 @@ class Reductions(Calls):
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
         reduction = reduction_of(opts.reduceOp)
+        if len(outputs) == 1 and reduction.direct and not profiling() and plain_on_gpu(outputs[0], inputs[0]):
+            self._require_blocks("reduce_scatter", inputs[0], outputs[0])
+            dtype = self._fast_dtypes.get(outputs[0].dtype)
+            work = None if dtype is None else self._gpu.reduce_scatter_one(outputs[0], inputs[0], dtype, reduction.direct, outputs)
+            if work is not None:
+                return self._enqueued(work)
         is_on_gpu = on_gpu("reduce_scatter", outputs, inputs)
         for output, input_ in zip(outputs, inputs):
             check_reducible(input_, reduction)

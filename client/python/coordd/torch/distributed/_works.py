@@ -23,23 +23,25 @@ from coordd.torch.distributed._comm import Comm, await_status
 from coordd.torch.distributed._errors import as_backend_error, backend_error
 
 _asking = threading.local()
+_Lock, _RLock = threading.Lock, threading.RLock
 NOTHING: "Future[Any]" = Future()
 NOTHING.set_result(None)
 
 
 class Work(c10d.Work):
-    """What all works have in common. Complete: finish() has been called."""
+    """What all works have in common. Complete: finish() has been called. One is made for each call, so what most of them never
+    change stands in the class."""
 
     source = -1
+    _failure: Optional[BaseException] = None
+    _complete = False
+    _promise: Optional[Promise] = None
+    _event: Optional[threading.Event] = None
 
     def __init__(self, result: Any):
-        super().__init__()
+        c10d.Work.__init__(self)
         self._result = result
-        self._failure: Optional[BaseException] = None
-        self._complete = False
-        self._state = threading.Lock()
-        self._promise: Optional[Promise] = None
-        self._event: Optional[threading.Event] = None
+        self._state = _Lock()
 
     def finish(self, failure: Optional[BaseException] = None) -> None:
         """Once, by whoever has executed it. Callbacks of the future run in it."""
@@ -186,12 +188,13 @@ _Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_ch
 class Native(Work):
     """A work of the library, which progresses by itself."""
 
+    _callback: Any = None  # which the library may call
+
     def __init__(self, native: _native.Work, result: Any, timeout_s: float):
         """`timeout_s`: that of the operation, for its error."""
-        super().__init__(result)
+        Work.__init__(self, result)
         self._native, self._timeout_s = native, timeout_s
-        self._ends = threading.RLock()  # whoever waits may execute it, and so run its callback
-        self._callback: Any = None  # which the library may call
+        self._ends = _RLock()  # whoever waits may execute it, and so run its callback
 
     def _await(self) -> None:
         """Until it has ended. DistBackendError: it has failed."""
@@ -243,7 +246,7 @@ class Started(Native):
     """A call of a comm."""
 
     def __init__(self, native: _native.Work, result: Any, comm: Comm):
-        super().__init__(native, result, comm.timeout_s)
+        Native.__init__(self, native, result, comm.timeout_s)
         self._comm = comm
 
     def _await(self) -> None:
