@@ -1,5 +1,5 @@
-"""Accelerate, transformers' Trainer and Lightning under coordrun -np 2: one model in two workers, not two models; also with coordd in
-gloo's place.
+"""Accelerate, transformers' Trainer, Lightning and DeepSpeed's ZeRO under coordrun -np 2: one model in two workers, not two models; also
+with coordd in gloo's place.
 
 Packages from PyPI, which tools/test-frameworks installs; a program whose package is missing is skipped.
 """
@@ -79,6 +79,31 @@ same = bool((everyone == everyone[0]).all())
 print("trained", trainer.global_rank, trainer.world_size, trainer.global_step, len(everyone), same, flush=True)
 """
 
+DEEPSPEED = """
+import sys
+import deepspeed
+import torch
+import torch.distributed as dist
+deepspeed.init_distributed(dist_backend=sys.argv[2])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": int(sys.argv[1])},
+          "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}}
+engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+generator = torch.Generator().manual_seed(dist.get_rank())
+for _ in range(4):
+    inputs, labels = torch.randn(8, 4, generator=generator), torch.randint(0, 2, (8,), generator=generator)
+    engine.backward(torch.nn.functional.cross_entropy(engine(inputs), labels))
+    engine.step()
+with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+    own = torch.cat([parameter.detach().reshape(-1) for parameter in engine.module.parameters()])
+everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+dist.all_gather(everyone, own)
+same = all(bool((one == own).all()) for one in everyone) and bool(own.abs().sum() > 0)
+print("trained", dist.get_rank(), dist.get_world_size(), engine.global_steps, len(everyone), same, flush=True)
+dist.destroy_process_group()
+"""
+
 
 def missing(*packages):
     return [package for package in packages if importlib.util.find_spec(package) is None]
@@ -102,7 +127,7 @@ class TrainersTest(processes.TestCase):
         with open(script, "w", encoding="utf-8") as file:
             file.write(text)
         package = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "client", "python")
-        environment = clean_environment(TMPDIR=self.folder, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", PYTHONPATH=package,
+        environment = clean_environment(TMPDIR=self.folder, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", PYTHONPATH=package, DS_ACCELERATOR="cpu",
                                         COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"))
         run = self.start(processes.Process([program("coordrun"), *flags, "-np", "2", "--", sys.executable, script, *arguments], environment))
         self.assertEqual(run.wait(PATIENCE_S), 0, run.text())
@@ -125,6 +150,13 @@ class TrainersTest(processes.TestCase):
     @unittest.skipIf(missing("torch", "lightning"), "needs lightning from PyPI")
     def test_lightning_trains_one_model(self):
         self.trained(LIGHTNING)
+
+    @unittest.skipIf(missing("torch", "deepspeed"), "needs deepspeed from PyPI")
+    def test_deepspeed_shards_one_model(self):
+        for stage in ("2", "3"):  # the optimizer's state and the gradients; the parameters, too
+            with self.subTest(stage):
+                self.trained(DEEPSPEED, stage, "gloo")
+                self.trained_with([], "import coordd.torch.distributed" + DEEPSPEED, stage, "coordd")
 
 
 if __name__ == "__main__":
