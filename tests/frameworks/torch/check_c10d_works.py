@@ -1,6 +1,7 @@
 """Asynchronous calls, sends and receives, and monitored_barrier. Run by c10d_ranks.py."""
 
 import datetime
+import gc
 import time
 
 import torch
@@ -35,6 +36,21 @@ def check_futures():
     work = dist.all_gather([torch.empty(1) for _ in range(size)], torch.tensor([float(rank)]), async_op=True)
     work.wait()
     equal(work.get_future().wait()[0][size - 1], [size - 1.0])
+
+
+def check_a_future_outlives_its_work():
+    """DistributedDataParallel keeps the future alone, also while Python collects what nobody refers to any more."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for attempt in range(3):
+        if rank == attempt % size:
+            time.sleep(0.3)  # so that the others' are under way
+        future = dist.all_reduce(torch.ones(1000), async_op=True).get_future()
+        gc.collect()
+        end = time.monotonic() + 20
+        while not future.done() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert future.done(), "the future is never completed"
+        equal(future.value()[0][0], float(size))
 
 
 def check_a_callback_may_call_and_wait():

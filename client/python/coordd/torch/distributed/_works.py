@@ -7,9 +7,10 @@ holder, which never completes. answer_for_holders() has them ask the object.
 
 import contextlib
 import ctypes
+import itertools
 import threading
 from datetime import timedelta
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -182,13 +183,22 @@ class Several(Work):
                 pass  # the future has it
 
 
-_Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)  # coordd_done_t
+_told: Dict[int, "Native"] = {}  # of whose end the library will tell; nobody else may hold them: DDP keeps the future alone
+_numbers = itertools.count(1)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)  # coordd_done_t
+def _ended(number, _status, _message):
+    try:
+        _told.pop(number).wait()
+    except Exception:
+        pass  # the future has it
 
 
 class Native(Work):
     """A work of the library, which progresses by itself."""
 
-    _callback: Any = None  # which the library may call
+    _is_told = False  # whether the library will tell of its end
 
     def __init__(self, native: _native.Work, result: Any, timeout_s: float):
         """`timeout_s`: that of the operation, for its error."""
@@ -229,16 +239,11 @@ class Native(Work):
 
     def get_future(self):
         future = super().get_future()
-        if future is not NOTHING and not self._complete and self._callback is None:
-
-            def done(_user, _status, _message):
-                try:
-                    self.wait()
-                except Exception:
-                    pass  # the future has it
-
-            self._callback = _Completed(done)
-            _library.library().function("coordd_work_on_complete")(ctypes.c_void_p(self._native.pointers[0]), self._callback, None)
+        if future is not NOTHING and not self._complete and not self._is_told:
+            self._is_told = True
+            number = next(_numbers)
+            _told[number] = self
+            _library.library().function("coordd_work_on_complete")(ctypes.c_void_p(self._native.pointers[0]), _ended, ctypes.c_void_p(number))
         return future
 
 
