@@ -9,6 +9,8 @@ any other launcher, rank 0 starts one. Errors are torch's DistBackendError with 
 
 init_method="coordd://" has coordd keep what torch's stores keep, for groups of any backend; Store is what it gives.
 
+recover() goes on without ranks that were lost, in a job of `coordrun --min-np`; share_newest() decides with whose state.
+
 replace("gloo") has that name mean coordd, for programs that accept only names that they know.
 """
 
@@ -20,9 +22,10 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if
     raise ImportError(f"coordd.torch.distributed: torch {torch.__version__} does not let Python define a backend: expected 2.1 or "
                       "later; coordd.torch and coordd.torch.ddp_hook serve this one")
 
+from coordd.torch.distributed._recovery import recover, share_newest  # noqa: E402
 from coordd.torch.distributed._registration import register, replace  # noqa: E402
 from coordd.torch.distributed._store import Store, connect  # noqa: E402
 
 register()
 
-__all__ = ["Store", "connect", "register", "replace"]
+__all__ = ["Store", "connect", "recover", "register", "replace", "share_newest"]

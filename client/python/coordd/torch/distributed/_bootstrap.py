@@ -4,17 +4,19 @@ Where a launcher of ours has named one (COORDD_ADDR) that is it. Otherwise rank 
 ranks are on one machine, else for all, with certificates that travel through the store, as torch's own secrets do.
 """
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from coordd import _library, _native, _programs
 from coordd.exceptions import CoorddError
 
 _READY_S = 30.0
+_LONGEST_WINDOW_S = 3600.0  # that coordd takes
 _JOB_BYTES = 104  # with what follows it is a name still; a worker's certificate for a job is good for what is called after it
 _TLS = {"tls_ca": "ca.crt", "tls_cert": "worker.crt", "tls_key": "worker.key"}
 
@@ -23,9 +25,9 @@ _started: "List[subprocess.Popen[bytes]]" = []
 _of_parents: "List[subprocess.Popen[bytes]]" = []
 
 
-def join(store, rank: int, size: int, timeout_s: float) -> _native.Worker:
-    """A worker of a job that is this group's. Collective: all members of the group. HorovodInternalError:
-    coordd cannot be reached, or a member does not come."""
+def join(store, rank: int, size: int, timeout_s: float, recovers: bool) -> _native.Worker:
+    """A worker of a job that is this group's. Collective: all members of the group. `recovers`: the others may go on without one that is
+    lost. HorovodInternalError: coordd cannot be reached, or a member does not come."""
     turn = (store.add("coordd/members", 1) - 1) // size  # a store may serve groups of the same name one after the other
     store.set(f"coordd/{turn}/host/{rank}", _host())
     key = f"coordd/{turn}/place"
@@ -36,9 +38,26 @@ def join(store, rank: int, size: int, timeout_s: float) -> _native.Worker:
     place = json.loads(store.get(key))
     job = place.pop("job")
     options = _reach(place)
-    return _native.Worker(job=job, min_workers=size, max_workers=size, has_launcher_rank=1, launcher_rank=rank,
-                          launcher_local_rank=-1, join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s,
-                          on_failure="end", **options)
+    least = min(size, int(os.environ.get("COORDD_MIN_WORKERS") or 1)) if recovers else size
+    # It begins with all of them all the same.
+    with _environment("COORDD_SETTLING_WINDOW", f"{min(timeout_s, _LONGEST_WINDOW_S):g}" if recovers else None):
+        return _native.Worker(job=job, min_workers=least, max_workers=size, has_launcher_rank=1, launcher_rank=rank,
+                              launcher_local_rank=-1, join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s,
+                              on_failure="raise" if recovers else "end", **options)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: Optional[str]) -> Iterator[None]:
+    """None: it is not there."""
+    before = os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
 
 
 def use(coordinator: str) -> None:

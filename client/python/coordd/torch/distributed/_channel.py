@@ -37,14 +37,16 @@ class Inside(NamedTuple):
 class Channel:
     """Collectives: one thread at a time. The rest is thread-safe. DistBackendError: coordd's sentence."""
 
-    def __init__(self, store, rank: int, size: int, timeout_s: float, inside: Optional[Inside] = None):
-        """Collective: all members. Without `inside` they become a job of their own."""
+    def __init__(self, store, rank: int, size: int, timeout_s: float, inside: Optional[Inside] = None, job: Optional[_job.Job] = None,
+                 recovers: bool = False):
+        """Collective: all members. They are all those of `job`, in its order; or, without it and `inside`, become a job of their own,
+        which `recovers` when one is lost."""
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._pid, self._leaving = os.getpid(), threading.Lock()
         self._over = False
         try:
-            made = None if inside is None else self._join_set(inside)
-            self.comm = made if made is not None else self._join_job(store)
+            made = self._join_all(job) if job is not None else None if inside is None else self._join_set(inside)
+            self.comm = made if made is not None else self._join_job(store, recovers)
         except CoorddError as error:
             raise as_backend_error(error) from None
         self._coordd_ranks = None if self.order is None else [self.order.index(one) for one in range(size)]
@@ -55,8 +57,12 @@ class Channel:
     # By coordd's number of a member its rank in torch; None: they are the same.
     order: Optional[List[int]] = None
 
-    def _join_job(self, store) -> Comm:
-        self.job, self.set, self._job_ranks = _job.Job(store, self.rank, self.size, self.timeout_s), 0, None
+    def _join_all(self, job: _job.Job) -> Comm:
+        self.job, self.set, self._job_ranks = job, 0, None
+        return Comm(job.worker, self.set, self.timeout_s)
+
+    def _join_job(self, store, recovers: bool) -> Comm:
+        self.job, self.set, self._job_ranks = _job.Job(store, self.rank, self.size, self.timeout_s, recovers), 0, None
         comm = Comm(self.job.worker, self.set, self.timeout_s)
         own, everyone = c_int64(self.rank), (c_int64 * self.size)()
         comm.run("allgather", (own, everyone), ctypes.addressof(own), ctypes.addressof(everyone), 8, _BYTES)

@@ -5,9 +5,10 @@
   WholeGroup      2.1 to 2.13: a subclass of ProcessGroup, which is the whole group
 """
 
+import contextlib
 import os
 from datetime import timedelta
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from coordd import _ends
 from coordd.torch.distributed import _channel, _store
 from coordd.torch.distributed._barriers import Barriers
 from coordd.torch.distributed._exchanges import Exchanges
+from coordd.torch.distributed._job import Job
 from coordd.torch.distributed._point_to_point import PointToPoint
 from coordd.torch.distributed._reductions import Reductions
 
@@ -27,6 +29,30 @@ _DEFAULT_S = 1800.0
 
 _alive: List["Group"] = []  # torch's C++ does not keep the Python half
 _default: List["Group"] = []  # the default group, if it is one of ours: others are process sets of its job
+_made_of: List[Job] = []  # whose members are to be the default group
+
+
+def alive() -> List["Group"]:
+    return list(_alive)
+
+
+def default() -> Optional["Group"]:
+    return _default[0] if _default else None
+
+
+@contextlib.contextmanager
+def made_of(job: Job) -> Iterator[None]:
+    """The default group that is made is all of this job."""
+    _made_of.append(job)
+    try:
+        yield
+    finally:
+        _made_of.pop()
+
+
+def _is_default() -> bool:
+    """Whether torch makes its first group now."""
+    return not dist.is_initialized()
 
 
 class Group(Reductions, Exchanges, PointToPoint, Barriers):
@@ -38,7 +64,9 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
         _ends.tell_of_uncaught_errors(_channel.fail_all)
         _ends.note_exits()
         _watch_the_exit()
-        self._setup(_channel.Channel(store, rank, size, max(seconds, 0.001), inside), keeps_works=not KEEPS_WORKS)
+        channel = _channel.Channel(store, rank, size, max(seconds, 0.001), inside, _made_of[-1] if _made_of else None,
+                                   inside is None and _is_default() and os.environ.get("COORDD_ON_FAILURE") == "raise")
+        self._setup(channel, keeps_works=not KEEPS_WORKS)
         self._setup_point_to_point()
         _alive.append(self)
 

@@ -9,6 +9,7 @@ from ctypes import byref, c_char_p, c_double, c_int32, c_size_t, c_void_p
 from typing import Dict, List, Optional, Sequence
 
 from coordd import _ends as _error_ends, _library, _native
+from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _bootstrap
 
 GOODBYE_S = 60.0  # for others that are still in the last collective
@@ -20,9 +21,15 @@ _HOLD_FOR_ERROR_S = 3.0
 class Job:
     """Thread-safe. Ends when the last group has left it."""
 
-    def __init__(self, store, rank: int, size: int, timeout_s: float):
-        """Collective: all members. HorovodInternalError: coordd cannot be reached, or a member does not come."""
-        self.worker = _bootstrap.join(store, rank, size, timeout_s)
+    def __init__(self, store, rank: int, size: int, timeout_s: float, recovers: bool = False):
+        """Collective: all members. `recovers`: others may go on without a rank that is lost. HorovodInternalError: coordd cannot be
+        reached, or a member does not come."""
+        self.recovers = recovers
+        self.worker = _bootstrap.join(store, rank, size, timeout_s, recovers)
+        self.generation = self.worker.place.generation
+        if self.worker.place.size != size:
+            self.worker.shutdown(_SHUTDOWN_S)
+            raise CoorddError(f"{self.worker.place.size} of {size} ranks have come in {timeout_s:g} s", "DEADLINE_EXCEEDED")
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._groups = 0
         self._made: Dict[str, int] = collections.Counter()  # sets, by label and ranks
@@ -45,6 +52,12 @@ class Job:
         with self._lock:
             self._made[key] += 1
         return number.value
+
+    def begin(self, generation: int) -> None:
+        """What members of an earlier one may have counted differently is counted anew."""
+        with self._lock:
+            self.generation = generation
+            self._made.clear()
 
     def enter(self) -> None:
         with self._lock:
