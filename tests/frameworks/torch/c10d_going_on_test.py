@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import unittest
 
@@ -138,6 +139,33 @@ class GoingOn(processes.TestCase):
         self.assertEqual(status, 0, text)
         self.assertEqual(text.count("expected COORDD_ON_FAILURE=raise on all ranks before init_process_group"), 4, text)
         self.assertEqual(text.count("sum: [2.0, 2.0] state of 1\n"), 2, text)
+
+    def test_the_example_goes_on_when_somebody_kills_a_worker(self):
+        example = os.path.join(processes.ROOT, "client", "examples", "python", "ddp_going_on.py")
+        run = self.start(processes.Process([program("coordrun"), "-np", "3", "--min-np", "1", "--", sys.executable, "-u", example,
+                                            "--steps", "60", "--pause", "0.05"], environment(TMPDIR=self.folder)))
+        processes.wait_for(lambda: "step 10:" in run.text(), PATIENCE_S)
+        os.kill(workers_that_run(example, self.folder)[0], signal.SIGKILL)
+        self.assertEqual(run.wait(PATIENCE_S), 0, run.text())
+        self.assertEqual(len(re.findall(r"rank [01] of 2 goes on with step \d+\n", run.text())), 2, run.text())
+        done = re.findall(r"rank ([01]) of 2 is done: 60 steps, loss 0\.\d+, weights ([-\d.]+)\n", run.text())
+        self.assertEqual(sorted(rank for rank, _ in done), ["0", "1"], run.text())
+        self.assertEqual(done[0][1], done[1][1], run.text())
+
+
+def workers_that_run(script, folder):
+    """Their process ids, of those whose TMPDIR is this folder."""
+    found = []
+    for entry in os.scandir("/proc"):
+        try:
+            with open(f"/proc/{entry.name}/cmdline", encoding="utf-8") as command, \
+                    open(f"/proc/{entry.name}/environ", encoding="utf-8") as variables:
+                words = command.read().split("\0")
+                if words[0] == sys.executable and script in words and f"TMPDIR={folder}" in variables.read().split("\0"):
+                    found.append(int(entry.name))
+        except OSError:
+            continue  # no process, or one that has ended
+    return found
 
 
 if __name__ == "__main__":
