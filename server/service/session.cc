@@ -238,12 +238,19 @@ void Session::WriteNext() {
 
 void Session::OnWriteDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&outgoing_);
+  bool reads = false;
   {
     MutexLock lock(&mu_);
     if (output_ == Output::kWriting) output_ = Output::kIdle;
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
+    reads = reads_later_ && !outbox_.IsLong() && !close_status_.has_value();
+    if (reads) {
+      reads_later_ = false;
+      ++holds_;
+    }
   }
   if (ok) metrics_.OnMessageSent();
+  if (reads) StartReadAndLetGo();
   WriteNext();
 }
 
@@ -251,8 +258,15 @@ void Session::ReadNext() {
   {
     MutexLock lock(&mu_);
     if (close_status_.has_value() || output_ == Output::kFinished) return;
+    // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
+    reads_later_ = outbox_.IsLong();
+    if (reads_later_) return;
     ++holds_;
   }
+  StartReadAndLetGo();
+}
+
+void Session::StartReadAndLetGo() {
   COORDD_TSAN_RELEASE(&incoming_);
   StartRead(&incoming_);
   LetGo();
