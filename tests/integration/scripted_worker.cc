@@ -18,7 +18,7 @@
 //   there and all
 //                          ranks know -> "ok STEPS"; unique: of names that never come again
 //   meet COUNT MS          so often a barrier and an allreduce, whose result is checked, MS apart
-//                          -> "ok P50 P99" of how long both took together, in microseconds
+//                          -> "ok P50 P99 LONGEST" of how long both took together, in microseconds
 //   commits FILE           steps, behind each of which all agree whether the members change, until
 //                          FILE is there: "step 5" after the fifth
 //                          -> "ok STEPS SIZE FAILED", or "left STEPS SIZE FAILED" of one that was
@@ -308,9 +308,10 @@ class Script {
       std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     }
     std::sort(took_us.begin(), took_us.end());
-    if (took_us.empty()) return "ok 0 0";
+    if (took_us.empty()) return "ok 0 0 0";
     std::ostringstream out;
-    out << "ok " << took_us[count / 2] << " " << took_us[count * 99 / 100];
+    out << "ok " << took_us[count / 2] << " " << took_us[count * 99 / 100] << " "
+        << took_us.back();
     return out.str();
   }
 
