@@ -40,8 +40,8 @@ constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little ea
 // Prometheus waits for ten seconds.
 constexpr absl::Duration kScrapeWithin = absl::Seconds(5);
 constexpr size_t kScrapeBytesMax = 1 << 20;
-// Of workers at a time, each of which takes some 20 KiB; and of those beyond, the ones that are told
-// why.
+// Of workers at a time, each of which takes some 20 KiB; and of those beyond, the ones that are
+// told why.
 constexpr int64_t kMaxSessions = 4096, kMaxRefusals = 256;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
@@ -113,9 +113,8 @@ class Places {
       taken_->fetch_sub(1, std::memory_order_relaxed);
       return nullptr;
     }
-    return {taken_.get(), [taken = taken_](void* /*itself*/) {
-              taken->fetch_sub(1, std::memory_order_relaxed);
-            }};
+    return {taken_.get(),
+            [taken = taken_](void* /*itself*/) { taken->fetch_sub(1, std::memory_order_relaxed); }};
   }
 
  private:

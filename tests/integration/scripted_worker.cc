@@ -310,8 +310,7 @@ class Script {
     std::sort(took_us.begin(), took_us.end());
     if (took_us.empty()) return "ok 0 0 0";
     std::ostringstream out;
-    out << "ok " << took_us[count / 2] << " " << took_us[count * 99 / 100] << " "
-        << took_us.back();
+    out << "ok " << took_us[count / 2] << " " << took_us[count * 99 / 100] << " " << took_us.back();
     return out.str();
   }
 
