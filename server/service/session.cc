@@ -243,11 +243,8 @@ void Session::OnWriteDone(bool ok) {
     MutexLock lock(&mu_);
     if (output_ == Output::kWriting) output_ = Output::kIdle;
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
-    reads = reads_later_ && !outbox_.IsLong() && !close_status_.has_value();
-    if (reads) {
-      reads_later_ = false;
-      ++holds_;
-    }
+    reads = !close_status_.has_value() && outbox_.LetsReaderGo();
+    if (reads) ++holds_;
   }
   if (ok) metrics_.OnMessageSent();
   if (reads) StartReadAndLetGo();
@@ -259,8 +256,7 @@ void Session::ReadNext() {
     MutexLock lock(&mu_);
     if (close_status_.has_value() || output_ == Output::kFinished) return;
     // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
-    reads_later_ = outbox_.IsLong();
-    if (reads_later_) return;
+    if (outbox_.HoldsReaderUp()) return;
     ++holds_;
   }
   StartReadAndLetGo();

@@ -155,7 +155,6 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   Output output_ ABSL_GUARDED_BY(mu_) = Output::kIdle;
   int holds_ ABSL_GUARDED_BY(mu_) = 0;
-  bool reads_later_ ABSL_GUARDED_BY(mu_) = false;  // once less is unread
   Known known_ ABSL_GUARDED_BY(mu_) = Known::kNobody;
   std::optional<absl::Status> close_status_ ABSL_GUARDED_BY(mu_);
   NodeMembers members_ ABSL_GUARDED_BY(mu_);  // of a node session
