@@ -11,8 +11,8 @@ namespace coordd {
 
 struct OutboxBounds {
   // What a worker may leave unread. A plan is some kilobytes, so this is a worker that has stopped
-  // reading: before so much is answered, no more is read from it (HoldsReaderUp), and what waits in the
-  // inbox fits into the rest.
+  // reading: before so much is answered, no more is read from it (HoldsReaderUp), and what waits in
+  // the inbox fits into the rest.
   size_t messages = 3 * 4096;
   size_t bytes = 64 << 20;
   // Of what goes out as one message, unless one is larger; 0: each goes by itself.
