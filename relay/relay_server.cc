@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -11,12 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/log.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/tsan_annotations.h"
 #include "common/base/unix_path.h"
 #include "common/base/version.h"
+#include "common/grpc/grpc_status.h"
 #include "common/grpc/own_certificate.h"
 #include "common/net/http_get.h"
 #include "common/net/http_server.h"
@@ -37,6 +40,9 @@ constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little ea
 // Prometheus waits for ten seconds.
 constexpr absl::Duration kScrapeWithin = absl::Seconds(5);
 constexpr size_t kScrapeBytesMax = 1 << 20;
+// Of workers at a time, each of which takes some 20 KiB; and of those beyond, the ones that are
+// told why.
+constexpr int64_t kMaxSessions = 4096, kMaxRefusals = 256;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 // Wakes the thread that sends what has waited long enough.
@@ -94,6 +100,39 @@ class NodeStreamCount {
   Mutex mu_;
   CondVar changed_;
   int alive_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// How many there may be of something at a time. Thread-safe; a place may outlive it.
+class Places {
+ public:
+  explicit Places(int64_t most) : most_(most) {}
+
+  // Taken until the last copy is gone; nullptr: there is none.
+  std::shared_ptr<void> Take() {
+    if (taken_->fetch_add(1, std::memory_order_relaxed) >= most_) {
+      taken_->fetch_sub(1, std::memory_order_relaxed);
+      return nullptr;
+    }
+    return {taken_.get(),
+            [taken = taken_](void* /*itself*/) { taken->fetch_sub(1, std::memory_order_relaxed); }};
+  }
+
+ private:
+  const int64_t most_;
+  const std::shared_ptr<std::atomic<int64_t>> taken_ = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+// The end of a call for which there is no place. Lives until OnDone.
+class RefusedStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  RefusedStream(std::shared_ptr<void> place, const absl::Status& why) : place_(std::move(place)) {
+    Finish(ToGrpc(why));
+  }
+
+ private:
+  void OnDone() override { delete this; }
+
+  const std::shared_ptr<void> place_;
 };
 
 class GrpcRelayServer final
@@ -177,13 +216,15 @@ class GrpcRelayServer final
 
  private:
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext* /*context*/) override {
+      grpc::CallbackServerContext* context) override {
+    std::shared_ptr<void> place = sessions_.Take();
+    if (place == nullptr) return Refuse(context);
     absl::Status why;
     std::shared_ptr<WorkerStream> worker;
     std::shared_ptr<NodeStream> node;
     {
       MutexLock lock(&mu_);
-      worker = std::make_shared<WorkerStream>(StreamId{++last_id_});
+      worker = std::make_shared<WorkerStream>(StreamId{++last_id_}, std::move(place));
       if (!stopping_) {
         if (current_ == nullptr || current_->ended()) BeginLocked();
         node = current_;
@@ -194,6 +235,22 @@ class GrpcRelayServer final
     worker->Begin(worker, added ? node : nullptr);
     if (!added) worker->Close(why);
     return worker.get();
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Refuse(
+      grpc::CallbackServerContext* context) {
+    const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
+        "the relay of this node has ", kMaxSessions, " sessions of workers, as many as it takes"));
+    {
+      MutexLock lock(&mu_);
+      if (const auto more = refused_limit_.Pass(clock_.Now()); more.has_value())
+        COORDD_LOG(kWarning, why.message(), *more);
+    }
+    std::shared_ptr<void> place = refusals_.Take();
+    // Whoever does not read what he is told is told less: gRPC keeps nothing of a call that is
+    // cancelled.
+    if (place == nullptr) context->TryCancel();
+    return new RefusedStream(std::move(place), why);
   }
 
   void BeginLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -246,12 +303,15 @@ class GrpcRelayServer final
   Clock& clock_;
   Waker waker_;
   NodeStreamCount node_streams_;
+  Places sessions_{kMaxSessions};
+  Places refusals_{kMaxRefusals};
 
   // Guarded by mu_. NodeStream's own lock is taken inside it, never around it.
   mutable Mutex mu_;
   int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   std::shared_ptr<NodeStream> current_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  LogLimit refused_limit_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
@@ -24,7 +25,8 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   static constexpr size_t kMaxOutboxMessages = 4096;
   static constexpr size_t kMaxOutboxBytes = 64 << 20;
 
-  explicit WorkerStream(StreamId id) : id_(id) {}
+  // `place` is let go at the end of its life.
+  WorkerStream(StreamId id, std::shared_ptr<void> place) : place_(std::move(place)), id_(id) {}
 
   // Begins to read; `self` keeps it until OnDone. `to` hears what comes, and the end once; nullptr:
   // nobody does, and it is to be closed.
@@ -48,6 +50,8 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool Hold();
   void LetGo();
   void TellEnd();
+
+  const std::shared_ptr<void> place_;
 
   // Constant after Begin.
   const StreamId id_;

@@ -1,89 +1,87 @@
-"""What a live job notices of attacks on its coordd: a step of four workers, which coordd takes part in, alone and beside each attack of
-tests/security, one after the other, on one coordd.
+"""What a live job notices of attacks on its coordd, told apart from what the attackers take of the machine.
 
-    PYTHONPATH=. COORDD_BUILD_DIR=build python3 bench/python/attacks.py [--tls]
+    PYTHONPATH=. COORDD_BUILD_DIR=build python3 bench/python/attacks.py [--tls] [--rounds N]
 
-A row for each attack: seconds, steps, p50 and p99 of a step in milliseconds, coordd's memory. Behind "# " the bars of issue "nobody in
-who does not belong": no wrong result, coordd below 512 MiB, the step's p99 below twice what it is alone.
+Four workers, which time their own steps (barriers, each of which coordd takes part in), and an attacker in a process of its own: each
+attack of tests/security in turns against nobody, against a stand-in that makes the same handshakes, reads and throws away, and against
+the job's coordd. So all that differs in the last two is coordd. A row for each attack: medians over the rounds of a step's p99 in
+milliseconds in these three, coordd's over the stand-in's, processor seconds a second of attacker and attacked in both, the longest step
+beside coordd, and coordd's memory. Behind "# " the bars of issue "nobody in who does not belong": no wrong result, coordd below 512 MiB, the step's p99 beside
+coordd below twice what it is beside the stand-in.
 """
 
 import argparse
+import asyncio
 import contextlib
+import json
 import os
 import socket
+import ssl
+import statistics
 import sys
-import threading
 import time
 import unittest
 
 from tests.security.http2_test import FLOODS, memory_mib
 from tests.support import processes
 from tests.support.certificates import Certificates
-from tests.support.raw_http2 import Connection
+from tests.support.processes import cpu_seconds
+from tests.support.raw_http2 import ACK, SETTINGS, Connection, frame
 
-ALONE_S, ATTACK_S = 20.0, 6.0
-STRANGERS = 3000
-
-
-class Job:
-    """Four workers that meet again and again; their steps as (when it was over, how long it took)."""
-
-    def __init__(self, workers):
-        self.workers, self.steps, self.wrong = workers, [], 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self):
-        while not self._end.is_set():
-            begun = time.monotonic()
-            for worker in self.workers:
-                worker.tell("barrier")
-            self.wrong += {worker.answer() for worker in self.workers} != {"ok"}
-            now = time.monotonic()
-            self.steps.append((now, now - begun))
-            time.sleep(0.005)
-
-    def since(self, begun):
-        return sorted(took for over, took in self.steps if over >= begun)
-
-    def close(self):
-        self._end.set()
-        self._thread.join()
+STEPS, PAUSE_MS = 400, 5
+SETTLE_S = 0.5  # of an attack before its steps are counted
+STRANGERS, OPEN_CONNECTIONS = 3000, 80
+# About what coordd reads of a flood before it closes; the stand-in does as much, so that the attacker comes again as often.
+STAND_IN_READS = 128 << 10
+TARGETS = ("nobody", "the stand-in", "coordd")
 
 
-def flood(coordd, pieces, context, until):
+def endpoint(address):
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def flood(grpc, pieces, context):
     """Comes again whenever it is closed."""
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), contextlib.closing(Connection(coordd.listen, seconds=5, context=context)) as client:
+    while True:
+        with contextlib.suppress(OSError), contextlib.closing(Connection(grpc, seconds=5, context=context)) as client:
             client.greeted()
             for piece in pieces():
                 client.socket.sendall(piece)
-                if time.monotonic() > until:
-                    break
 
 
-def strangers(coordd, until):
+def open_calls(grpc, context):
+    """Connections with a thousand calls each that never say anything; of each the place is taken again when it is closed."""
+    while True:
+        kept = []
+        for _ in range(OPEN_CONNECTIONS):
+            with contextlib.suppress(OSError):
+                client = Connection(grpc, seconds=5, context=context).greeted()
+                kept.append(client)
+                client.send(SETTINGS, ACK, 0)
+                client.begin_calls("/coordd.v1.Coordinator/Session", 1000)
+        time.sleep(2)
+        for client in kept:
+            client.close()
+
+
+def strangers(grpc):
     """Connections that say nothing."""
-    host, _, port = coordd.listen.rpartition(":")
     silent = []
-    while time.monotonic() < until:
+    while True:
         with contextlib.suppress(OSError):
-            silent.append(socket.create_connection((host, int(port)), 1))
+            silent.append(socket.create_connection(endpoint(grpc), 1))
         if len(silent) > STRANGERS:
             silent.pop(0).close()
-    for one in silent:
-        one.close()
 
 
-def drips(coordd, until):
-    """HTTP requests, a byte a second each."""
-    host, _, port = coordd.http.rpartition(":")
+def drips(http):
+    """HTTP requests, a few bytes a second each."""
     dripping = []
-    while time.monotonic() < until:
+    while True:
         for _ in range(100):
             with contextlib.suppress(OSError):
-                dripping.append(socket.create_connection((host, int(port)), 1))
+                dripping.append(socket.create_connection(endpoint(http), 1))
         for one in list(dripping):
             try:
                 one.send(b"G")
@@ -91,54 +89,132 @@ def drips(coordd, until):
                 dripping.remove(one)
                 one.close()
         time.sleep(0.2)
-    for one in dripping:
-        one.close()
+
+
+ATTACKS = [*FLOODS, "calls that never end", "silent strangers", "dripping HTTP"]
+
+
+def attack(name, grpc, http, tls):
+    """Goes on until this process is ended."""
+    if name == "silent strangers":
+        strangers(grpc)
+    elif name == "dripping HTTP":
+        drips(http)
+    else:
+        context = None
+        if tls:
+            context = ssl.create_default_context(cafile=f"{tls}/ca.crt")
+            context.load_cert_chain(f"{tls}/worker-floods.crt", f"{tls}/worker-floods.key")
+            context.set_alpn_protocols(["h2"])
+        if name in FLOODS:
+            flood(grpc, FLOODS[name][0], context)
+        open_calls(grpc, context)
+
+
+async def stand_in(tls):
+    """Says on which ports it listens, for the floods and for HTTP, and serves until this process is ended."""
+    async def serve(reader, writer):
+        left = STAND_IN_READS
+        with contextlib.suppress(OSError):
+            writer.write(frame(SETTINGS, 0, 0))
+            while left > 0:
+                taken = await reader.read(65536)
+                if not taken:
+                    break
+                left -= len(taken)
+        writer.transport.abort()
+
+    context = None
+    if tls:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{tls}/ca.crt")
+        context.load_cert_chain(f"{tls}/server.crt", f"{tls}/server.key")
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.set_alpn_protocols(["h2"])
+    servers = [await asyncio.start_server(serve, "127.0.0.1", 0, ssl=one, backlog=4096) for one in (context, None)]
+    print(json.dumps(["127.0.0.1:%d" % server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
 class Bench(processes.TestCase):
-    tls = False
+    tls, rounds, only = False, 3, None
+
+    def own(self, *arguments):
+        """This program again, as a process of its own."""
+        return self.start(processes.Process([sys.executable, os.path.abspath(__file__), *arguments], environment=dict(os.environ)))
 
     def test_attacks(self):
-        context, flags, variables = None, [], {}
+        flags, variables, self.folder_flags = [], {}, []
         if self.tls:
             certificates = Certificates(os.path.join(self.folder, "tls"))
-            context = certificates.context(certificates.add("worker", "floods"))
+            certificates.add("worker", "floods")
             flags, variables = certificates.server_flags(), certificates.variables("worker")
-        coordd = self.coordd(*flags)
-        job = Job(self.workers(coordd, 4, **variables))
-        print("attack,seconds,steps,p50_ms,p99_ms,coordd_mib", flush=True)
-        alone = self.measure("none", coordd, job, lambda until: time.sleep(ALONE_S), ALONE_S)
-        worst = 0.0
-        attacks = {name: (lambda until, pieces=pieces: flood(coordd, pieces, context, until)) for name, (pieces, _) in FLOODS.items()}
-        attacks["silent strangers"] = lambda until: strangers(coordd, until)
-        attacks["dripping HTTP"] = lambda until: drips(coordd, until)
-        for name, attack in attacks.items():
-            worst = max(worst, self.measure(name, coordd, job, attack, ATTACK_S))
-        again = self.measure("none", coordd, job, lambda until: time.sleep(ALONE_S), ALONE_S)
-        job.close()
-        peak = memory_mib(coordd.pid, "VmHWM")
-        normal = max(alone, again)
-        for what, value, met in ((f"most memory of coordd {peak} MiB (bar: below 512)", peak, peak < 512),
-                                 (f"wrong results {job.wrong} (bar: none)", job.wrong, job.wrong == 0),
-                                 (f"the step's p99 beside the worst attack {worst / normal:.2f} times what it is alone (bar: below 2)",
-                                  worst, worst < 2 * normal)):
-            print(f"# {what} {'met' if met else 'MISSED'}", flush=True)
+            self.folder_flags = ["--tls-folder", certificates.folder]
+        self.target = self.coordd(*flags)
+        self.other = self.own("--stand-in", *self.folder_flags)
+        self.assertTrue(processes.wait_for(lambda: self.other.text().endswith("\n") or not self.other.running()), self.other.text())
+        self.ports = {"coordd": [self.target.listen, self.target.http], "the stand-in": json.loads(self.other.text())}
+        self.job, self.wrong = self.workers(self.target, 4, **variables), 0
+        print("attack,nobody_p99_ms,stand_in_p99_ms,coordd_p99_ms,ratio,stand_in_attacker_cpu,stand_in_cpu,coordd_attacker_cpu,coordd_cpu,"
+              "coordd_longest_ms,coordd_mib", flush=True)
+        worst = max((self.row(name), name) for name in ATTACKS if not self.only or name in self.only)
+        peak = memory_mib(self.target.pid, "VmHWM")
+        for what, met in ((f"most memory of coordd {peak} MiB (bar: below 512)", peak < 512),
+                          (f"wrong results {self.wrong} (bar: none)", self.wrong == 0),
+                          (f"the step's p99 beside coordd at the worst {worst[0]:.2f} times that beside the stand-in, {worst[1]} (bar: below 2)",
+                           worst[0] < 2)):
+            print(f"# {what}: {'met' if met else 'MISSED'}", flush=True)
 
-    def measure(self, name, coordd, job, attack, seconds):
-        begun = time.monotonic()
-        attack(begun + seconds)
-        took = job.since(begun)
-        p50, p99 = (1e3 * took[int(part * len(took))] for part in (0.5, 0.99))
-        print(f"{name},{time.monotonic() - begun:.1f},{len(took)},{p50:.2f},{p99:.2f},{memory_mib(coordd.pid)}", flush=True)
-        return p99
+    def row(self, name):
+        rounds = {target: [] for target in TARGETS}
+        for _ in range(self.rounds):
+            for target in TARGETS:
+                rounds[target].append(self.measure(name, target))
+        nobody, stand_in_row, coordd_row = ([statistics.median(column) for column in zip(*rounds[target])] for target in TARGETS)
+        ratio = coordd_row[0] / stand_in_row[0]
+        print(f"{name},{nobody[0]:.2f},{stand_in_row[0]:.2f},{coordd_row[0]:.2f},{ratio:.2f},"
+              f"{stand_in_row[1]:.2f},{stand_in_row[2]:.2f},{coordd_row[1]:.2f},{coordd_row[2]:.2f},{coordd_row[3]:.1f},{memory_mib(self.target.pid)}", flush=True)
+        return ratio
+
+    def measure(self, name, target):
+        """A step's p99 in milliseconds, the processor seconds a second of the attacker and of what it attacks, and the longest step."""
+        attacker, attacked = None, self.other if target == "the stand-in" else self.target
+        if target != "nobody":
+            attacker = self.own("--attack", name, "--at", *self.ports[target], *self.folder_flags)
+            time.sleep(SETTLE_S)
+        begun, before = time.monotonic(), [cpu_seconds(one.pid) for one in (attacker, attacked) if one]
+        for worker in self.job:
+            worker.tell(f"meet {STEPS} {PAUSE_MS}")
+        answers = [worker.answer() for worker in self.job]
+        took = time.monotonic() - begun
+        spent = [(cpu_seconds(one.pid) - was) / took for one, was in zip([one for one in (attacker, attacked) if one], before)]
+        if attacker:
+            self.assertTrue(attacker.running(), attacker.text())
+            attacker.end()
+            time.sleep(SETTLE_S)  # what it has left behind
+        self.wrong += sum(not answer.startswith("ok ") for answer in answers)
+        p99, longest = (float(answers[0].split()[at]) / 1e3 for at in (2, 3))
+        return [p99, *([0.0] * (2 - len(spent))), *spent, longest]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tls", action="store_true", help="the attackers and the workers have certificates")
-    Bench.tls = parser.parse_args().tls
-    sys.argv[1:] = []
-    unittest.main(argv=[sys.argv[0], "Bench.test_attacks"])
+    parser.add_argument("--rounds", type=int, default=3, help="of each attack (default: 3)")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this attack, and others that are named so")
+    # Its own processes.
+    parser.add_argument("--attack", help=argparse.SUPPRESS)
+    parser.add_argument("--at", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--stand-in", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tls-folder", help=argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.stand_in:
+        asyncio.run(stand_in(flags.tls_folder))
+    elif flags.attack:
+        attack(flags.attack, *flags.at, flags.tls_folder)
+    else:
+        Bench.tls, Bench.rounds, Bench.only = flags.tls, flags.rounds, flags.only
+        sys.argv[1:] = []
+        unittest.main(argv=[sys.argv[0], "Bench.test_attacks"])
 
 
 if __name__ == "__main__":

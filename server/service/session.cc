@@ -238,12 +238,16 @@ void Session::WriteNext() {
 
 void Session::OnWriteDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&outgoing_);
+  bool reads = false;
   {
     MutexLock lock(&mu_);
     if (output_ == Output::kWriting) output_ = Output::kIdle;
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
+    reads = !close_status_.has_value() && outbox_.LetsReaderGo();
+    if (reads) ++holds_;
   }
   if (ok) metrics_.OnMessageSent();
+  if (reads) StartReadAndLetGo();
   WriteNext();
 }
 
@@ -251,8 +255,14 @@ void Session::ReadNext() {
   {
     MutexLock lock(&mu_);
     if (close_status_.has_value() || output_ == Output::kFinished) return;
+    // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
+    if (outbox_.HoldsReaderUp()) return;
     ++holds_;
   }
+  StartReadAndLetGo();
+}
+
+void Session::StartReadAndLetGo() {
   COORDD_TSAN_RELEASE(&incoming_);
   StartRead(&incoming_);
   LetGo();

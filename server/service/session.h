@@ -119,6 +119,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // Offers what was parsed, or waits for room; then reads on.
   void OfferHeld(bool has_waited);
   void ReadNext();
+  void StartReadAndLetGo();
   void Ended(const std::string& detail);
   // Starts the write or the end that is due. gRPC may call back from within, so no lock is held.
   void WriteNext();

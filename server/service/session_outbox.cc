@@ -7,6 +7,13 @@
 
 namespace coordd {
 
+bool SessionOutbox::HoldsReaderUp() {
+  holds_up_ = IsLong();
+  return holds_up_;
+}
+
+bool SessionOutbox::LetsReaderGo() { return !IsLong() && std::exchange(holds_up_, false); }
+
 bool SessionOutbox::Add(grpc::ByteBuffer message) {
   if (messages_.size() >= bounds_.messages || bytes_ + message.Length() > bounds_.bytes)
     return false;

@@ -17,6 +17,8 @@
 //   steps FILE [unique|same [MS]]    steps of five tensors, every result checked, until FILE is
 //   there and all
 //                          ranks know -> "ok STEPS"; unique: of names that never come again
+//   meet COUNT MS          so often a barrier and an allreduce, whose result is checked, MS apart
+//                          -> "ok P50 P99 LONGEST" of how long both took together, in microseconds
 //   commits FILE           steps, behind each of which all agree whether the members change, until
 //                          FILE is there: "step 5" after the fifth
 //                          -> "ok STEPS SIZE FAILED", or "left STEPS SIZE FAILED" of one that was
@@ -99,6 +101,7 @@ class Script {
     if (command == "train") return Train(name, in);
     if (command == "next") return Next();
     if (command == "steps") return Steps(name, in);
+    if (command == "meet") return Meet(std::stoul(name), in);
     if (command == "commits") return Commits(name);
     if (command == "ask-to-leave")
       return Answer(worker_.TryAskToLeave(std::chrono::duration<double>(std::stod(name)), "test"));
@@ -286,6 +289,29 @@ class Script {
       if (stop > 0) return "ok " + std::to_string(step + 1);
       std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms));
     }
+  }
+
+  std::string Meet(size_t count, std::istringstream& in) {
+    int pause_ms = 0;
+    in >> pause_ms;
+    std::vector<int64_t> took_us;
+    for (size_t step = 0; step < count; ++step) {
+      const auto begun = std::chrono::steady_clock::now();
+      double sum = static_cast<double>(step);
+      coordd::Expected<> result = worker_.TryBarrier();
+      if (result.ok()) result = Reduce("meet", coordd::View<double>(&sum, 1), coordd::Op::kSum);
+      if (!result.ok()) return Answer(result);
+      if (sum != static_cast<double>(step) * worker_.size()) return "UNKNOWN wrong sum";
+      took_us.push_back(std::chrono::duration_cast<std::chrono::microseconds>(
+                            std::chrono::steady_clock::now() - begun)
+                            .count());
+      std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+    }
+    std::sort(took_us.begin(), took_us.end());
+    if (took_us.empty()) return "ok 0 0 0";
+    std::ostringstream out;
+    out << "ok " << took_us[count / 2] << " " << took_us[count * 99 / 100] << " " << took_us.back();
+    return out.str();
   }
 
   std::string Commits(const std::string& stop_file) {

@@ -1,6 +1,7 @@
 """What a client that was let in can do to coordd below gRPC's messages: its connection is closed and named, and a job does not
 notice."""
 
+import contextlib
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ PATH = "/coordd.v1.Admin/GetState"
 MOST_MIB = 256
 # Behind so much a flood goes on for ever.
 FLOOD_MIB = 256
+CONNECTIONS = 80
 ORDINARY = {":method": "POST", ":scheme": "http", ":path": PATH, ":authority": "test", "te": "trailers", "content-type": "application/grpc"}
 CALL = frame(HEADERS, END_HEADERS, 1, call_headers(PATH))
 # A value whose length is a gibibyte, and one whose length never ends.
@@ -168,6 +170,30 @@ class Http2Test(processes.TestCase):
         for _ in range(200):
             self.assertTrue(client.answer())
         client.close()
+
+    def test_calls_that_never_end_on_many_connections_of_one_name(self):
+        certificates = Certificates(os.path.join(self.folder, "tls"))
+        context = certificates.context(certificates.add("worker", "floods"))
+        coordd = self.coordd(*certificates.server_flags())
+        workers = self.workers(coordd, 2, **certificates.variables("worker"))
+        before = memory_mib(coordd.pid)
+        with LiveJob(workers) as job:
+            clients = []
+            for _ in range(CONNECTIONS):
+                client = Connection(coordd.listen, seconds=PATIENCE_S, context=context).greeted()
+                clients.append(client)
+                with contextlib.suppress(OSError):  # closed
+                    client.send(SETTINGS, ACK, 0)
+                    client.begin_calls("/coordd.v1.Coordinator/Session", 1000)
+            # Those for which there was no place are closed.
+            self.assertTrue(wait_for(lambda: "more than 64 calls at a time" in coordd.text()), coordd.text())
+            met = job.met
+            self.assertTrue(wait_for(lambda: job.met > met + 5), coordd.text())
+            for client in clients:
+                client.close()
+        self.assertEqual(job.answers, {"ok"})
+        if not processes.SANITIZED:
+            self.assertLess(memory_mib(coordd.pid, "VmHWM") - before, MOST_MIB)
 
     def assert_grpc_ends(self, coordd, context, sent, reason):
         client = Connection(coordd.listen, seconds=PATIENCE_S, context=context).greeted()

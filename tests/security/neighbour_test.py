@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import unittest
 
@@ -37,6 +38,36 @@ for path in asked["paths"]:
     attempt("socket " + path, lambda: connect(path))
     attempt("beside " + path, lambda: os.mkdir(os.path.join(os.path.dirname(path), "mine")))
 print(json.dumps(seen))
+"""
+
+# Prints which of these processes it could trace; without stopping them.
+TRACE = """
+import ctypes, json, sys
+PTRACE_SEIZE = 0x4206
+libc, done = ctypes.CDLL(None, use_errno=True), []
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+for pid in json.loads(sys.argv[1]):
+    if libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0:
+        done.append(pid)
+print(json.dumps(done))
+"""
+
+# Connects to a Unix socket of each name, a NUL in front of abstract ones, and says a byte: which of them have said something to it.
+CONNECT = """
+import json, socket, sys
+heard, reached = [], 0
+for name, kind in json.loads(sys.argv[1]):
+    with socket.socket(socket.AF_UNIX, kind) as one:
+        one.settimeout(5)
+        try:
+            one.connect(name)
+            reached += 1
+            one.send(b"x")
+            if one.recv(100):
+                heard.append(name)
+        except OSError:
+            pass
+print(json.dumps([reached, heard]))
 """
 
 
@@ -106,6 +137,75 @@ class NeighbourTest(processes.TestCase):
                 words = file.read().decode(errors="replace")
             for secret in secrets:
                 self.assertNotIn(secret, words)
+
+    def test_another_user_traces_no_process_of_a_run(self):
+        run = self.start_run()
+        asked = json.dumps(self.pids())
+        own = subprocess.run(["/usr/bin/python3", "-c", TRACE, asked], capture_output=True, text=True, check=True)
+        self.assertGreater(len(json.loads(own.stdout)), 2, "what can be traced is traced by the same program")
+        self.assertTrue(run.running(), run.text())
+        others = as_nobody("/usr/bin/python3", "-c", TRACE, asked)
+        self.assertEqual(json.loads(others.stdout), [], others.stderr)
+
+    def mapped(self):
+        """What the processes of a run have mapped to share it."""
+        mapped = set()
+        for pid in self.pids():
+            try:
+                with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps:
+                    mapped |= {line.split(maxsplit=5)[5].strip() for line in maps if " rw-s " in line}
+            except OSError:
+                pass  # it has ended
+        return mapped
+
+    def test_memory_of_a_run_has_no_name_that_another_user_could_open(self):
+        self.start_run()
+        self.assertTrue(wait_for(self.mapped), "ranks of a node share memory")
+        mapped = self.mapped()
+        named = [path for path in mapped if os.path.exists(path)]
+        others = as_nobody("/usr/bin/python3", "-c", LOOK, json.dumps({"pids": [], "paths": named}))
+        self.assertEqual([seen for seen in json.loads(others.stdout) if not seen.startswith("beside ")], [], others.stderr)
+
+    def listening(self):
+        """Unix sockets at which processes of a run listen: (name, kind)."""
+        own = set()
+        for pid in self.pids():
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                try:
+                    own.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+                except OSError:
+                    pass
+        with open("/proc/net/unix", encoding="ascii") as table:
+            rows = [line.split() for line in table.readlines()[1:]]
+        return [(row[7].replace("@", "\0", 1), int(row[4], 16)) for row in rows
+                if len(row) > 7 and row[3] == "00010000" and f"socket:[{row[6]}]" in own]
+
+    def test_no_socket_of_a_run_says_anything_to_another_user(self):
+        run = self.start_run()
+        self.assertTrue(wait_for(self.listening), "ranks and relays listen")
+        asked = json.dumps(self.listening())
+        others = as_nobody("/usr/bin/python3", "-c", CONNECT, asked)
+        self.assertEqual(json.loads(others.stdout)[1], [], others.stderr)
+        own = subprocess.run(["/usr/bin/python3", "-c", CONNECT, asked], capture_output=True, text=True, check=True)
+        self.assertGreater(json.loads(own.stdout)[0], 0, "the same program reaches what is there")
+        self.assertTrue(run.running(), run.text())
+
+    def test_state_and_cores_are_of_who_runs_coordd(self):
+        state, core = os.path.join(self.folder, "state"), os.path.join(self.shared, "core")
+        os.mkdir(core, 0o755)
+        coordd = self.coordd("--store", f"sqlite:{state}",
+                             wrapper=("/bin/sh", "-c", 'ulimit -c unlimited; umask 0; cd "$0"; exec "$@"', core))
+        self.workers(coordd, 1)
+        paths = [state, *everything_below(state)]
+        self.assertGreater(len(paths), 2)
+        others = as_nobody("/usr/bin/python3", "-c", LOOK, json.dumps({"pids": [coordd.pid], "paths": paths}))
+        self.assertEqual([seen for seen in json.loads(others.stdout) if not seen == f"beside {state}"], [], others.stderr)
+        coordd.signal(signal.SIGABRT)
+        self.assertEqual(coordd.wait(), -signal.SIGABRT)
+        # There is none where the machine gives cores to a program of its own.
+        cores = everything_below(core)
+        others = as_nobody("/usr/bin/python3", "-c", LOOK, json.dumps({"pids": [], "paths": cores}))
+        self.assertEqual(json.loads(others.stdout), [], others.stderr)
 
     def test_a_folder_that_another_user_has_made_is_not_written_to(self):
         squatted = os.path.join(self.shared, "coordd")

@@ -2,15 +2,17 @@
 
 import os
 import random
+import select
 import socket
 
-from tests.security.http2_test import LiveJob
+from tests.security.http2_test import MOST_MIB, LiveJob, memory_mib
 from tests.support import processes
 from tests.support.processes import ScriptedWorker, wait_for
-from tests.support.raw_http2 import PREFACE, SETTINGS, frame
+from tests.support.raw_http2 import END_HEADERS, HEADERS, PREFACE, SETTINGS, call_headers, frame
 from tests.support.relays import RelayCase
 
 GARBAGE, SILENT = 300, 400
+CALLS = 60000  # without a bound these take more than a gibibyte
 
 
 class RelayTest(RelayCase):
@@ -56,6 +58,48 @@ class RelayTest(RelayCase):
             self.assertTrue(wait_for(lambda: descriptors() <= before + 2), (before, descriptors()))
         self.assertEqual(job.answers, {"ok"})
         self.assertTrue(relay.running())
+
+    def flooded(self, reads):
+        """Begins calls that never say anything, without an acknowledgement of the settings; how many until it was closed, or not read any
+        more."""
+        begun = 0
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.socket)
+            client.settimeout(processes.PATIENCE_S if reads else 2)
+            client.sendall(PREFACE + frame(SETTINGS, 0, 0))
+            try:
+                while begun < CALLS:
+                    client.sendall(b"".join(frame(HEADERS, END_HEADERS, stream, call_headers("/coordd.v1.Coordinator/Session"))
+                                            for stream in range(2 * begun + 1, 2 * begun + 201, 2)))
+                    begun += 100
+                    while reads and select.select([client], [], [], 0)[0] and client.recv(65536):
+                        pass
+            except OSError:  # closed, or held up
+                pass
+        return begun
+
+    def third(self, coordd):
+        """What a third member of a job of two is told."""
+        return self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID="test", COORDD_NODE_SESSION=f"unix:{self.socket}",
+                                         COORDD_MIN_WORKERS=2, COORDD_MAX_WORKERS=2)).answer()
+
+    def test_calls_that_never_say_anything(self):
+        coordd = self.coordd(*self.store)
+        relay = self.relay(coordd)
+        workers = self.behind(coordd, 2)
+        with LiveJob(workers) as job:
+            for reads in (True, False):
+                with self.subTest(reads=reads):
+                    self.flooded(reads)
+                    met = job.met
+                    self.assertTrue(wait_for(lambda met=met: job.met > met + 5), relay.text())
+                    if not processes.SANITIZED:
+                        self.assertLess(memory_mib(relay.pid, "VmHWM"), MOST_MIB)
+        self.assertEqual(job.answers, {"ok"})
+        self.assertIn("sessions of workers, as many as it takes", relay.text())
+        # Nor does coordd keep anything of it, and others find room again: what refuses this one is coordd.
+        self.assertLess(memory_mib(coordd.pid, "VmHWM"), MOST_MIB)
+        self.assertTrue(wait_for(lambda: "the job is full" in self.third(coordd)), relay.text())
 
     def test_it_speaks_for_its_own_job_only(self):
         coordd = self.coordd(*self.store)

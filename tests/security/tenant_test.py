@@ -1,6 +1,7 @@
 """What one tenant can take of coordd: beyond its share it hears so by a sentence, and the jobs of others go on."""
 
 import os
+import signal
 import struct
 import unittest
 
@@ -63,6 +64,20 @@ class TenantTest(processes.TestCase):
             if not processes.SANITIZED:
                 self.assertLess(memory_mib(coordd.pid, "VmHWM") - before, 64)
         self.assertEqual(live.answers, {"ok"})
+
+    def test_names_that_come_all_at_once_are_refused_too(self):
+        """To a coordd that was held up: each has an answer of its own, however many there are in one turn."""
+        coordd = self.coordd("--max-pending-bytes-per-job", str(BYTES))
+        worker = self.tenant(coordd)[0]
+        coordd.signal(signal.SIGSTOP)
+        for number in range(NAMES):
+            worker.tell(f"submit {'n' * 400}{number} float32 1 1")
+        self.assertEqual({worker.answer() for _ in range(NAMES)}, {"ok"})
+        coordd.signal(signal.SIGCONT)
+        for number in range(NAMES // 2, NAMES, 1000):
+            answer = worker.ask(f"wait {'n' * 400}{number}")
+            self.assertIn(REFUSED, answer)
+            self.assertRegex(answer, "pending")
 
     def test_values_beyond_a_jobs_share_are_refused_until_others_are_deleted(self):
         coordd = self.coordd("--max-store-bytes-per-job", str(BYTES))

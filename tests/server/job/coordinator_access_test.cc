@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/job/coordinator_state.h"
 #include "server/model/job_record.h"
 #include "tests/server/support/builders.h"
@@ -303,6 +304,29 @@ TEST_F(CoordinatorAccessTest, WhoNamesNoJobLearnsNoName) {
     EXPECT_EQ(refused.code(), Code::kPermissionDenied) << refused;
     EXPECT_EQ(refused.message().find("secret-project"), std::string::npos) << refused;
   }
+}
+
+// Why names are no secret of those who may make jobs: no answer to a Join could hide it.
+TEST_F(CoordinatorAccessTest, WhoMayMakeJobsLearnsByThatWhetherANameIsTaken) {
+  ASSERT_THAT(Join(alice_, "train-a", "a"), IsOk());
+  EXPECT_EQ(Join(bob_, "train-a", "b").code(), Code::kUnauthenticated);
+  EXPECT_THAT(Join(bob_, "train-b", "b"), IsOk());
+}
+
+TEST_F(CoordinatorAccessTest, AWorkersCertificateOfAJobHearsTheSameOfOthersThereOrNot) {
+  ASSERT_THAT(Join(alice_, "train-a", "a"), IsOk());
+  const Caller worker = CallerWith(Role::kWorker, "own");
+  const auto told = [](const absl::Status& status) {
+    return absl::StrReplaceAll(status.ToString(), {{"train-a", "JOB"}, {"train-b", "JOB"}});
+  };
+  for (const char* token : {"", "a", "wrong"}) {
+    EXPECT_EQ(told(Join(worker, "train-a", token)), told(Join(worker, "train-b", token)));
+    EXPECT_EQ(told(Sees(worker, "train-a", token).status()),
+              told(Sees(worker, "train-b", token).status()));
+    EXPECT_EQ(told(Evict(worker, "train-a", token)), told(Evict(worker, "train-b", token)));
+  }
+  EXPECT_EQ(told(Trace(worker, "train-a")), told(Trace(worker, "train-b")));
+  EXPECT_EQ(Sees(worker, "train-b").status().code(), Code::kPermissionDenied);
 }
 
 TEST_F(CoordinatorAccessTest, AMemberIsNotKeptOutByGuessesOfOthersOnItsHost) {

@@ -163,7 +163,7 @@ TEST_F(SessionServiceTest, ReadsNoFurtherWhileTheInboxIsFull) {
   std::promise<void> release = HoldCoordinator();
   constexpr int kMessages = 2 * static_cast<int>(Inbox::kCapacity);
   auto sender = std::async(std::launch::async, [&] {
-    // Brings no answer: more than kMaxOutboxMessages of those, unread, would end the session.
+    // Brings no answer.
     v1::WorkerMessage unknown;
     unknown.mutable_tensors_withdrawn()->add_names("never submitted");
     for (int i = 0; i < kMessages; ++i) {
@@ -179,6 +179,25 @@ TEST_F(SessionServiceTest, ReadsNoFurtherWhileTheInboxIsFull) {
   EXPECT_TRUE(worker.Read().has_lease_ack());
   EXPECT_TRUE(sender.get());
   EXPECT_EQ(Metric("coordd_messages_received_total"), 2.0 + kMessages);
+}
+
+TEST_F(SessionServiceTest, AnswersWhoSaysMoreThanItMayLeaveUnreadAndThenReads) {
+  RawWorker worker(Channel());
+  ASSERT_TRUE(worker.Join("train", "a", 1));
+  ASSERT_TRUE(worker.Read().has_membership());
+  // Behind a long turn they come faster than they are written.
+  std::promise<void> release = HoldCoordinator();
+  constexpr int kMessages = 2 * static_cast<int>(OutboxBounds().messages);
+  auto sender = std::async(std::launch::async, [&] {
+    for (int i = 0; i < kMessages; ++i) {
+      if (!worker.Heartbeat()) return false;
+    }
+    return true;
+  });
+  while (Metric("coordd_reads_withheld_total") < 1) std::this_thread::yield();
+  release.set_value();
+  for (int i = 0; i < kMessages; ++i) ASSERT_TRUE(worker.Read().has_lease_ack()) << i;
+  EXPECT_TRUE(sender.get());
 }
 
 TEST_F(SessionServiceTest, DropsAWorkerThatDoesNotRead) {
