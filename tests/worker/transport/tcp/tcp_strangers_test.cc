@@ -33,6 +33,8 @@ using Bytes = std::vector<std::byte>;
 
 constexpr absl::Duration kHangLimit = absl::Minutes(1);
 constexpr Tag kTag{LaneId{0}, 1};
+// To encrypt in.
+std::vector<std::byte> room(size_t{1} << 20);
 
 // The ranks of one generation that this thread drives; the others are the test's.
 class Ranks {
@@ -233,7 +235,7 @@ TEST(TcpRank, IsLostWhenItSaysWhatItMayNot) {
                    [&](absl::Status status) { ended = status; });
       const EncodedHeader said = Encode(lie);
       const iovec part = {const_cast<std::byte*>(said.data()), said.size()};
-      EXPECT_EQ(stream->Write({&part, 1}).bytes, said.size());
+      EXPECT_EQ(stream->Write({&part, 1}, absl::MakeSpan(room)).bytes, said.size());
       ASSERT_TRUE(ranks.DriveUntil([&] { return ended.has_value(); }));
       EXPECT_EQ(SuspectRank(*ended), Rank{1}) << *ended;
       EXPECT_THAT(std::string(ended->message()), HasSubstr("it has sent"));
@@ -260,7 +262,7 @@ TEST(TcpRank, IsLostWhenItEndsInTheMiddleOfAFrame) {
     said.resize(bytes);
     for (int i = 0; i < 10; ++i) zero.Progress();
     const iovec part = {said.data(), said.size()};
-    EXPECT_EQ(stream->Write({&part, 1}).bytes, said.size());
+    EXPECT_EQ(stream->Write({&part, 1}, absl::MakeSpan(room)).bytes, said.size());
     for (int i = 0; i < 100; ++i) zero.Progress();
     EXPECT_FALSE(ended.has_value());
     stream.reset();
@@ -333,7 +335,7 @@ TEST(TcpRank, HasAThousandPeersWithin64MiB) {
   Bytes message(header.begin(), header.end());
   message.push_back(std::byte{9});
   const iovec part = {message.data(), message.size()};
-  for (const auto& peer : peers) EXPECT_EQ(peer->Write({&part, 1}).bytes, message.size());
+  for (const auto& peer : peers) EXPECT_EQ(peer->Write({&part, 1}, absl::MakeSpan(room)).bytes, message.size());
   EXPECT_TRUE(ranks.DriveUntil([&] { return received == kPeers; }));
   // A sanitizer keeps what is freed, and more beside what is not.
   if (!kIsSanitized) {
