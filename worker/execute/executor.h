@@ -169,6 +169,12 @@ class Executor {
     absl::Status status;
   };
 
+  // Where whoever sits in the driver's seat may sleep.
+  struct Wakes {
+    std::atomic<Doorbell*> own_bell = nullptr;  // set once connected, on mapped memory
+    Alarm alarm;                                // where the network's descriptor is waited at, too
+  };
+
   struct AtBackend {  // what it has of ours
     std::deque<std::unique_ptr<InFlight>> batches;
     int direct_runs = 0;  // and exchanges
@@ -246,7 +252,7 @@ class Executor {
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> stopping_ = false;
   ConnectResult connect_result_;               // for Start
-  std::atomic<Doorbell*> own_bell_ = nullptr;  // set once connected, on mapped memory
+  Wakes wakes_;
   std::atomic<int64_t> batches_ = 0;           // launched here and not finished
 
   // The lanes, which belong to whoever sits in the driver's seat.

@@ -162,6 +162,15 @@ bool TcpTransport::Progress() {
   return moved;
 }
 
+// The next turn asks the clock and epoll.
+void TcpTransport::LookAtPeers() { turns_ = kTurnsPerClock - 1; }
+
+int TcpTransport::Descriptor() {
+  const bool has_more_to_do = !wanted_.empty() || !to_read_.empty() || !to_flush_.empty() ||
+                              memory_.has_ended() || !dropped_.ok();
+  return has_more_to_do || store_ == nullptr ? -1 : polls_.descriptor();
+}
+
 // May wait for the store.
 void TcpTransport::MeetWanted() {
   for (Peer* const peer : std::exchange(wanted_, {})) {

@@ -54,6 +54,8 @@ class TcpTransport final : public Transport {
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;
   void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override;
   bool Progress() override;
+  void LookAtPeers() override;
+  int Descriptor() override;
   void Abort() override { aborted_.store(true, std::memory_order_release); }
 
  private:

@@ -1,5 +1,6 @@
 // Who is not believed by a rank, and what those that are may not do.
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -271,6 +272,43 @@ TEST(TcpRank, IsLostWhenARecordIsNotWhatItHasSent) {
   EXPECT_EQ(SuspectRank(*ended), Rank{1}) << *ended;
   EXPECT_THAT(std::string(ended->message()), HasSubstr("its tag is false"));
   ranks.Exchange(zero, 0, two, 2);
+}
+
+bool CanRead(int descriptor) {
+  pollfd watched = {descriptor, POLLIN, 0};
+  return poll(&watched, 1, 0) == 1;
+}
+
+// Who waits for the network may sleep at its descriptor: what comes can be read there.
+TEST(TcpRank, HasADescriptorThatTellsOfWhatComes) {
+  for (const bool encrypts : {false, true}) {
+    Ranks ranks(2);
+    const TcpTransportOptions options{.local_address = "127.0.0.1", .ports = {},
+                                      .encrypts = encrypts};
+    TcpTransport& zero = ranks.Add(0, options);
+    TcpTransport& one = ranks.Add(1, options);
+    ranks.Exchange(zero, 0, one, 1);
+    Bytes landing(1000);
+    std::optional<absl::Status> received, sent;
+    zero.Receive(Rank{1}, kTag, absl::MakeSpan(landing),
+                 [&](absl::Status status) { received = status; });
+    for (int i = 0; i < 100; ++i) zero.Progress();
+    ASSERT_GE(zero.Descriptor(), 0);
+    EXPECT_FALSE(CanRead(zero.Descriptor()));
+    const Bytes said(1000);
+    one.Send(Rank{0}, kTag, said, [&](absl::Status status) { sent = status; });
+    EXPECT_EQ(one.Descriptor(), -1);  // it has something to do
+    while (!sent.has_value()) one.Progress();
+    EXPECT_TRUE(CanRead(zero.Descriptor()));
+    while (!received.has_value()) zero.Progress();
+    EXPECT_FALSE(CanRead(zero.Descriptor()));
+    const OwnedFd stranger = ConnectTo(ranks.AddressOf(0));
+    while (!CanRead(zero.Descriptor())) {
+    }
+    zero.LookAtPeers();
+    zero.Progress();
+    EXPECT_FALSE(CanRead(zero.Descriptor()));
+  }
 }
 
 // In the middle of a header, and of a payload.
