@@ -120,8 +120,8 @@ constexpr VariableRow kRows[] = {
      "`auto`", "workers",
      "With `auto` the ranks of a node work on memory that they map from each other, or by messages "
      "through shared memory where a rank cannot map it; between nodes there is TCP of coordd's "
-     "own, whose connections begin with a proof that both ranks belong to the job, or, if all "
-     "ranks have RDMA, that by UCX. `mapped` is the same, but a rank that cannot map is an error. "
+     "own, whose connections begin with a proof that both ranks belong to the job, or RDMA by UCX "
+     "where both ranks have it. `mapped` is the same, but a rank that cannot map is an error. "
      "`tcp` is as `auto`, without RDMA. `shm` is messages through shared memory, on one node. "
      "`ucx` is UCX everywhere, which over TCP believes whoever reaches its ports. All ranks choose "
      "alike."},

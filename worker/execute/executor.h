@@ -26,6 +26,7 @@
 #include "worker/execute/executor_lanes.h"
 #include "worker/execute/fusion_buffer_pool.h"
 #include "worker/execute/open_groups.h"
+#include "worker/interfaces/alarm.h"
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/doorbell.h"
 #include "worker/interfaces/group_layout.h"

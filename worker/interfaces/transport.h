@@ -39,8 +39,8 @@ struct Tag {
 // One object per generation: a new generation has new addresses and new memory, so that nothing
 // late from the old one can arrive. One thread at a time owns it, not always the same; only
 // Abort may be called from any thread.
-// InProcess, Shm, Tcp, Ucx; Routed, which picks between two of them by node, and Agreed, which picks
-// one of two for all ranks.
+// InProcess, Shm, Tcp, Ucx; Routed, which picks between two of them by node, and Agreed, which does
+// by what both ranks have.
 class Transport {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;

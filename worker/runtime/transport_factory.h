@@ -26,8 +26,8 @@ struct TransportFactoryOptions {
 };
 
 // Not connected yet. kAuto: shared memory when all ranks share a node, else shared memory inside
-// the nodes, and between them UCX over RDMA, without its TCP, if all ranks have that, and else TCP
-// of coordd's own; kTcp: never UCX, for no rank of the job; kShm and kUcx: that one for all, kUcx
+// the nodes, and between them UCX over RDMA, without its TCP, where both ranks have that, and else
+// TCP of coordd's own; kTcp: never UCX; kShm and kUcx: that one for all, kUcx
 // between nodes with one warning of what it trusts. `clock` and, with UCX or TCP, the store given
 // to Connect outlive the transport. A job of one rank needs none: use LoopbackBackend.
 // FAILED_PRECONDITION: this build or this layout has no such transport; says what to do.

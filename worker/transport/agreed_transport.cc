@@ -4,25 +4,19 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "worker/interfaces/peer_addresses.h"
 
 namespace coordd {
 namespace {
 
-// How many ranks have only the transport that all have.
-constexpr absl::string_view kKey = "transport/everywhere";
+// Which ranks have only the transport that all have.
+constexpr absl::string_view kKeyPrefix = "everywhere";
 // A round trip, unless the store is in trouble.
 constexpr absl::Duration kAgreementTimeout = absl::Seconds(10);
 
 }  // namespace
 
-AgreedTransport::~AgreedTransport() {
-  if (failure_.ok()) failure_ = absl::AbortedError("the transport was closed");
-  EndAll();
-}
-
-absl::string_view AgreedTransport::name() const {
-  return chosen_ != nullptr ? chosen_->name() : "agreed";
-}
+AgreedTransport::~AgreedTransport() { EndAll(absl::AbortedError("the transport was closed")); }
 
 absl::Status AgreedTransport::Connect(const GroupLayout& layout, Store& store,
                                       absl::Time deadline) {
@@ -30,72 +24,77 @@ absl::Status AgreedTransport::Connect(const GroupLayout& layout, Store& store,
     const absl::Status connected = preferred_->Connect(layout, store, deadline);
     has_preferred_ = connected.ok();
     if (!connected.ok()) {
-      COORDD_LOG(kWarning, "all ranks use ", everywhere_->name(), ", since rank ",
-                 ToInt(layout.self()), " has no ", preferred_->name(), ": ", connected.message());
+      COORDD_LOG(kWarning, "rank ", ToInt(layout.self()), " uses ", everywhere_->name(),
+                 " between nodes, and not ", preferred_->name(), ": ", connected.message());
     }
   }
-  if (!has_preferred_) {
-    COORDD_RETURN_IF_ERROR(store.Add(std::string(kKey), 1, deadline).status());
-    chosen_ = everywhere_.get();
-  }
+  chosen_.resize(static_cast<size_t>(layout.size()));
   store_ = &store;
+  if (!has_preferred_) {
+    COORDD_RETURN_IF_ERROR(
+        store.Add(AddressKey(kKeyPrefix, layout.self()), 1, deadline).status());
+  }
   return everywhere_->Connect(layout, store, deadline);
 }
 
-Transport* AgreedTransport::Chosen() {
-  if (chosen_ == nullptr && failure_.ok()) Choose();
-  return chosen_;
+Transport* AgreedTransport::TransportTo(Rank rank) {
+  if (!has_preferred_) return everywhere_.get();
+  Transport* const chosen = chosen_.at(static_cast<size_t>(ToInt(rank)));
+  return chosen != nullptr ? chosen : Choose(rank);
 }
 
-void AgreedTransport::Choose() {
-  const absl::StatusOr<int64_t> without =
-      store_->Add(std::string(kKey), 0, Clock::Real().Now() + kAgreementTimeout);
-  if (without.ok()) {
-    chosen_ = *without > 0 ? everywhere_.get() : preferred_.get();
-  } else {
-    failure_ = absl::Status(
-        without.status().code(),
-        absl::StrCat("which transport all ranks use: ", without.status().message()));
+Transport* AgreedTransport::Choose(Rank rank) {
+  const absl::StatusOr<int64_t> without = store_->Add(
+      AddressKey(kKeyPrefix, rank), 0, Clock::Real().Now() + kAgreementTimeout);
+  if (!without.ok()) {
+    failure_ = absl::Status(without.status().code(),
+                            absl::StrCat("over what rank ", ToInt(rank), " is reached: ",
+                                         without.status().message()));
+    return nullptr;
   }
+  Transport* const chosen = *without > 0 ? everywhere_.get() : preferred_.get();
+  return chosen_[static_cast<size_t>(ToInt(rank))] = chosen;
 }
 
 void AgreedTransport::Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) {
-  if (Transport* const chosen = Chosen()) return chosen->Send(to, tag, bytes, std::move(done));
+  if (Transport* const chosen = TransportTo(to))
+    return chosen->Send(to, tag, bytes, std::move(done));
   unsent_.push_back(std::move(done));
 }
 
 void AgreedTransport::Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) {
-  if (Transport* const chosen = Chosen()) return chosen->Receive(from, tag, bytes, std::move(done));
+  if (Transport* const chosen = TransportTo(from))
+    return chosen->Receive(from, tag, bytes, std::move(done));
   unsent_.push_back(std::move(done));
 }
 
 void AgreedTransport::ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing,
                                      Taken taken) {
-  if (Transport* const chosen = Chosen())
+  if (Transport* const chosen = TransportTo(from))
     return chosen->ReceiveInPlace(from, tag, landing, std::move(taken));
   untaken_.push_back(std::move(taken));
 }
 
-void AgreedTransport::EndAll() {
-  for (Done& done : std::exchange(unsent_, {})) std::move(done)(failure_);
-  for (Taken& taken : std::exchange(untaken_, {})) std::move(taken)(failure_);
+void AgreedTransport::EndAll(const absl::Status& status) {
+  for (Done& done : std::exchange(unsent_, {})) std::move(done)(status);
+  for (Taken& taken : std::exchange(untaken_, {})) std::move(taken)(status);
 }
 
-// Whose peers may have come further in their choice than this rank: both answer.
 bool AgreedTransport::Progress() {
-  if (chosen_ != nullptr) return chosen_->Progress();
-  const bool moved = !unsent_.empty() || !untaken_.empty();
-  EndAll();
-  if (!has_preferred_ || !failure_.ok()) return moved;
-  const bool everywhere = everywhere_->Progress();
-  return preferred_->Progress() || everywhere || moved;
+  bool moved = everywhere_->Progress();
+  if (!has_preferred_) return moved;
+  moved |= preferred_->Progress();
+  if (unsent_.empty() && untaken_.empty()) return moved;
+  EndAll(failure_);
+  return true;
 }
 
 void AgreedTransport::LookAtPeers() {
-  if (chosen_ != nullptr) chosen_->LookAtPeers();
+  everywhere_->LookAtPeers();
+  if (has_preferred_) preferred_->LookAtPeers();
 }
 
-int AgreedTransport::Descriptor() { return chosen_ != nullptr ? chosen_->Descriptor() : -1; }
+int AgreedTransport::Descriptor() { return has_preferred_ ? -1 : everywhere_->Descriptor(); }
 
 void AgreedTransport::Abort() {
   everywhere_->Abort();

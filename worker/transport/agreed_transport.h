@@ -1,7 +1,6 @@
-// Two transports of which all ranks of a generation take the same one.
+// Two transports, of which each pair of ranks takes the same one.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,10 +10,10 @@
 
 namespace coordd {
 
-// The preferred one, if all ranks have it. Who has not says so in the store before it is connected;
-// the others look there with their first message, which is when all ranks are connected: that one
-// call may wait for the store (kAgreementTimeout). Until then both are ready to be reached. So the
-// store outlives the transport. Not thread-safe, except for Abort.
+// The preferred one, if both ranks have it. Who has not says so in the store before it is
+// connected; who has looks there with the first message to or from a rank, which is connected then:
+// that one call may wait for the store (kAgreementTimeout). So the store outlives the transport.
+// Not thread-safe, except for Abort.
 class AgreedTransport final : public Transport {
  public:
   // `preferred`: nullptr where this rank has none.
@@ -22,8 +21,7 @@ class AgreedTransport final : public Transport {
       : everywhere_(std::move(everywhere)), preferred_(std::move(preferred)) {}
   ~AgreedTransport() override;
 
-  // Of the one that is taken; "agreed": that is not known yet.
-  absl::string_view name() const override;
+  absl::string_view name() const override { return "agreed"; }
   // Connects both. A rank whose preferred one cannot be connected does without it, and logs why.
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) override;
@@ -35,9 +33,9 @@ class AgreedTransport final : public Transport {
   void Abort() override;
 
  private:
-  Transport* Chosen();
-  void Choose();
-  void EndAll();
+  Transport* TransportTo(Rank rank);
+  Transport* Choose(Rank rank);
+  void EndAll(const absl::Status& status);
 
   // Constant after construction; told of an Abort by any thread.
   const std::unique_ptr<Transport> everywhere_;
@@ -45,10 +43,10 @@ class AgreedTransport final : public Transport {
 
   // Touched by the owner's thread.
   Store* store_ = nullptr;
-  bool has_preferred_ = false;    // and it is connected
-  Transport* chosen_ = nullptr;   // nullptr: nobody has asked yet, or `failure_` says why there is none
-  absl::Status failure_;
-  std::vector<Done> unsent_;      // that end with `failure_`
+  bool has_preferred_ = false;      // and it is connected
+  std::vector<Transport*> chosen_;  // by rank; nullptr: nobody has asked yet
+  absl::Status failure_;            // of the store, which did not say what a rank has
+  std::vector<Done> unsent_;        // that end with that
   std::vector<Taken> untaken_;
 };
 

@@ -118,7 +118,7 @@ TEST_F(GpuNetworkTest, RowsSayWhatGoesBetweenNodes) {
             "[X] between nodes: coordd's TCP, encrypted");
   EXPECT_THAT(between({{"COORDD_TRANSPORT", "ucx"}}), HasSubstr("believes whoever"));
   Write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
-  EXPECT_THAT(between({}), HasSubstr("RDMA by UCX, in plain, if all ranks have it"));
+  EXPECT_THAT(between({}), HasSubstr("RDMA by UCX where both ranks have it"));
   EXPECT_EQ(between({{"COORDD_TRANSPORT", "tcp"}}), "[X] between nodes: coordd's TCP, in plain");
   EXPECT_EQ(between({{"COORDD_DATA_ENCRYPTION", "on"}}),
             "[X] between nodes: coordd's TCP, encrypted");

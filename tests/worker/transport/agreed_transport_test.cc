@@ -1,4 +1,4 @@
-// All ranks take one transport, whichever of them has which.
+// Each pair of ranks takes one transport, whichever of the two has which.
 #include "worker/transport/agreed_transport.h"
 
 #include <gmock/gmock.h>
@@ -61,42 +61,52 @@ struct Member {
                                    absl::InfiniteFuture()),
                 IsOk());
   }
-  void Talk() {
-    transport->Send(Rank{0}, {}, {}, [](const absl::Status&) {});
-    transport->Receive(Rank{0}, {}, {}, [](const absl::Status&) {});
-    transport->ReceiveInPlace(Rank{0}, {}, {}, [](const absl::StatusOr<const std::byte*>&) {});
+  void Talk(int32_t to) {
+    transport->Send(Rank{to}, {}, {}, [](const absl::Status&) {});
+    transport->Receive(Rank{to}, {}, {}, [](const absl::Status&) {});
+    transport->ReceiveInPlace(Rank{to}, {}, {}, [](const absl::StatusOr<const std::byte*>&) {});
   }
 
   Asked of_everywhere, of_preferred;
   std::optional<AgreedTransport> transport;
 };
 
-std::vector<std::string> Agreed(const std::vector<bool>& who_has) {
+TEST(AgreedTransport, IsThePreferredOneWhereBothRanksHaveIt) {
+  const std::vector<bool> has = {true, false, true};
   InMemoryStore store;
-  std::vector<Member> members(who_has.size());
+  std::vector<Member> members(has.size());
   for (size_t i = 0; i < members.size(); ++i) {
-    members[i].Make(who_has[i]);
+    members[i].Make(has[i]);
     members[i].Connect(store, static_cast<int32_t>(i));
   }
-  std::vector<std::string> names;
-  for (Member& member : members) {
-    member.Talk();
-    names.emplace_back(member.transport->name());
-    const bool preferred = names.back() == "preferred";
-    const Asked& chosen = preferred ? member.of_preferred : member.of_everywhere;
-    const Asked& other = preferred ? member.of_everywhere : member.of_preferred;
-    EXPECT_EQ(chosen.sends, 1);
-    EXPECT_EQ(chosen.receives, 2);
-    EXPECT_EQ(other.sends + other.receives, 0);
+  for (size_t from = 0; from < members.size(); ++from) {
+    for (size_t to = 0; to < members.size(); ++to) {
+      if (from == to) continue;
+      Member& member = members[from];
+      member.of_everywhere = member.of_preferred = {};
+      member.Talk(static_cast<int32_t>(to));
+      const bool preferred = has[from] && has[to];
+      const Asked& chosen = preferred ? member.of_preferred : member.of_everywhere;
+      const Asked& other = preferred ? member.of_everywhere : member.of_preferred;
+      EXPECT_EQ(chosen.sends, 1) << from << " to " << to;
+      EXPECT_EQ(chosen.receives, 2);
+      EXPECT_EQ(other.sends + other.receives, 0);
+    }
   }
-  return names;
 }
 
-TEST(AgreedTransport, IsThePreferredOneIfAllRanksHaveIt) {
-  EXPECT_THAT(Agreed({true, true, true}), testing::Each("preferred"));
-  EXPECT_THAT(Agreed({true, true, false}), testing::Each("everywhere"));
-  EXPECT_THAT(Agreed({false, true, true}), testing::Each("everywhere"));
-  EXPECT_THAT(Agreed({false, false}), testing::Each("everywhere"));
+// Who is not connected yet is nobody's concern: groups begin as soon as their members are.
+TEST(AgreedTransport, IsNotChosenForARankBeforeThatIsAsked) {
+  InMemoryStore store;
+  std::vector<Member> members(3);
+  for (const int32_t rank : {0, 1, 2}) {
+    members[static_cast<size_t>(rank)].Make(rank != 2);
+    members[static_cast<size_t>(rank)].Connect(store, rank);
+    if (rank == 1) members[0].Talk(1);
+  }
+  EXPECT_EQ(members[0].of_preferred.sends, 1);
+  members[0].Talk(2);
+  EXPECT_EQ(members[0].of_everywhere.sends, 1);
 }
 
 TEST(AgreedTransport, DoesWithoutAPreferredOneThatCannotBeConnected) {
@@ -108,30 +118,30 @@ TEST(AgreedTransport, DoesWithoutAPreferredOneThatCannotBeConnected) {
   without.Connect(store, 0);
   with.Connect(store, 1);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("all ranks use everywhere, since rank 0 has no preferred: no such device"));
-  without.Talk();
-  with.Talk();
-  EXPECT_EQ(without.transport->name(), "everywhere");
-  EXPECT_EQ(with.transport->name(), "everywhere");
+              HasSubstr("rank 0 uses everywhere between nodes, and not preferred: no such device"));
+  without.Talk(1);
+  with.Talk(0);
+  EXPECT_EQ(without.of_everywhere.sends, 1);
+  EXPECT_EQ(with.of_everywhere.sends, 1);
 }
 
-TEST(AgreedTransport, AnswersOverBothUntilItIsKnown) {
+TEST(AgreedTransport, DrivesBothAndHasADescriptorIfThereIsOne) {
   InMemoryStore store;
-  Member member;
-  member.Make(true);
-  member.Connect(store, 0);
-  EXPECT_EQ(member.transport->name(), "agreed");
-  EXPECT_TRUE(member.transport->Progress());
-  EXPECT_EQ(member.of_everywhere.turns, 1);
-  EXPECT_EQ(member.of_preferred.turns, 1);
-  EXPECT_EQ(member.transport->Descriptor(), -1);
-  member.Talk();
-  EXPECT_TRUE(member.transport->Progress());
-  EXPECT_EQ(member.of_everywhere.turns, 1);
-  EXPECT_EQ(member.of_preferred.turns, 2);
-  EXPECT_EQ(member.transport->Descriptor(), 7);
-  member.transport->Abort();
-  EXPECT_EQ(member.of_everywhere.aborts + member.of_preferred.aborts, 2);
+  Member both, one;
+  both.Make(true);
+  both.Connect(store, 0);
+  one.Make(false);
+  one.Connect(store, 1);
+  for (Member* const member : {&both, &one}) {
+    EXPECT_TRUE(member->transport->Progress());
+    member->transport->Abort();
+    EXPECT_EQ(member->of_everywhere.turns, 1);
+    EXPECT_EQ(member->of_everywhere.aborts, 1);
+  }
+  EXPECT_EQ(both.of_preferred.turns, 1);
+  EXPECT_EQ(both.of_preferred.aborts, 1);
+  EXPECT_EQ(both.transport->Descriptor(), -1);
+  EXPECT_EQ(one.transport->Descriptor(), 7);
 }
 
 // A store that has gone when it is asked.
@@ -154,7 +164,7 @@ class LostStore final : public Store {
   const absl::Status lost_ = absl::UnavailableError("coordd has gone");
 };
 
-TEST(AgreedTransport, EndsWhatIsBegunWhereNobodySaysWhichItIs) {
+TEST(AgreedTransport, EndsWhatIsBegunWhereNobodySaysWhatARankHas) {
   LostStore store;
   Member member;
   member.Make(true);
@@ -171,7 +181,7 @@ TEST(AgreedTransport, EndsWhatIsBegunWhereNobodySaysWhichItIs) {
   ASSERT_EQ(ended.size(), 3u);
   for (const absl::Status& status : ended) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("which transport all ranks use"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("over what rank 1 is reached: coordd has gone"));
   }
 }
 
