@@ -102,7 +102,8 @@ std::string BetweenNodes(const Environment& environment, const std::string& sys)
   if (is("COORDD_TRANSPORT", "ucx"))
     return "UCX, in plain, which over TCP believes whoever reaches its ports";
   const bool has_rdma = !ActiveRdmaPorts(sys).empty() && !is("COORDD_TRANSPORT", "tcp");
-  if (has_rdma && !encrypts) return "RDMA by UCX where both ranks have it, else coordd's TCP, in plain";
+  if (has_rdma && !encrypts)
+    return "RDMA by UCX where both ranks have it, else coordd's TCP, in plain";
   return absl::StrCat("coordd's TCP, ", encrypts ? "encrypted" : "in plain");
 }
 

@@ -146,7 +146,8 @@ constexpr VariableRow kRows[] = {
      "`coordrun --check-results` sets it."},
     {"COORDD_UCX_LIBRARY", kHost, "UCX's libucp.so.0 to load", "a path",
      "the package's own, else the system's", "workers",
-     "It is opened when ranks are on several nodes and have RDMA, or COORDD_TRANSPORT=ucx. Variables that begin with `UCX_` are the "
+     "It is opened when ranks are on several nodes and have RDMA, or COORDD_TRANSPORT=ucx. "
+     "Variables that begin with `UCX_` are the "
      "user's wishes, and go before what coordd would choose."},
 
     {"COORDD_GPU_ALGORITHM", kGpu, "Algorithm of allreduces on GPUs of several hosts",

@@ -252,9 +252,9 @@ class Executor {
   BoundedQueue<Input> inbox_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> stopping_ = false;
-  ConnectResult connect_result_;               // for Start
+  ConnectResult connect_result_;  // for Start
   Wakes wakes_;
-  std::atomic<int64_t> batches_ = 0;           // launched here and not finished
+  std::atomic<int64_t> batches_ = 0;  // launched here and not finished
 
   // The lanes, which belong to whoever sits in the driver's seat.
   ExecutorLanes lanes_ ABSL_GUARDED_BY(seat_);

@@ -49,8 +49,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layo
     if (made.ok()) {
       rdma = *std::move(made);
     } else {
-      COORDD_LOG(kWarning, "there is RDMA, and TCP is used between nodes: ",
-                 made.status().message());
+      COORDD_LOG(kWarning,
+                 "there is RDMA, and TCP is used between nodes: ", made.status().message());
     }
   }
   auto tcp = std::make_unique<TcpTransport>(

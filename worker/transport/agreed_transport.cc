@@ -31,8 +31,7 @@ absl::Status AgreedTransport::Connect(const GroupLayout& layout, Store& store,
   chosen_.resize(static_cast<size_t>(layout.size()));
   store_ = &store;
   if (!has_preferred_) {
-    COORDD_RETURN_IF_ERROR(
-        store.Add(AddressKey(kKeyPrefix, layout.self()), 1, deadline).status());
+    COORDD_RETURN_IF_ERROR(store.Add(AddressKey(kKeyPrefix, layout.self()), 1, deadline).status());
   }
   return everywhere_->Connect(layout, store, deadline);
 }
@@ -44,12 +43,12 @@ Transport* AgreedTransport::TransportTo(Rank rank) {
 }
 
 Transport* AgreedTransport::Choose(Rank rank) {
-  const absl::StatusOr<int64_t> without = store_->Add(
-      AddressKey(kKeyPrefix, rank), 0, Clock::Real().Now() + kAgreementTimeout);
+  const absl::StatusOr<int64_t> without =
+      store_->Add(AddressKey(kKeyPrefix, rank), 0, Clock::Real().Now() + kAgreementTimeout);
   if (!without.ok()) {
-    failure_ = absl::Status(without.status().code(),
-                            absl::StrCat("over what rank ", ToInt(rank), " is reached: ",
-                                         without.status().message()));
+    failure_ = absl::Status(
+        without.status().code(),
+        absl::StrCat("over what rank ", ToInt(rank), " is reached: ", without.status().message()));
     return nullptr;
   }
   Transport* const chosen = *without > 0 ? everywhere_.get() : preferred_.get();

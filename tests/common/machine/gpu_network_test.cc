@@ -110,8 +110,7 @@ TEST_F(GpuNetworkTest, RowsSayWhatIsThereOrWhyNot) {
 
 TEST_F(GpuNetworkTest, RowsSayWhatGoesBetweenNodes) {
   const auto between = [&](const Environment& variables) {
-    return ToLine(
-        TransportComponents(variables, root().string(), "libno-such-driver.so").front());
+    return ToLine(TransportComponents(variables, root().string(), "libno-such-driver.so").front());
   };
   EXPECT_EQ(between({}), "[X] between nodes: coordd's TCP, in plain");
   EXPECT_EQ(between({{"COORDD_DATA_ENCRYPTION", "on"}}),

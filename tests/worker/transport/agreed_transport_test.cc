@@ -57,9 +57,9 @@ struct Member {
                       std::move(preferred));
   }
   void Connect(Store& store, int32_t rank) {
-    EXPECT_THAT(transport->Connect(GroupLayout(Rank{rank}, {{3, 1}}), store,
-                                   absl::InfiniteFuture()),
-                IsOk());
+    EXPECT_THAT(
+        transport->Connect(GroupLayout(Rank{rank}, {{3, 1}}), store, absl::InfiniteFuture()),
+        IsOk());
   }
   void Talk(int32_t to) {
     transport->Send(Rank{to}, {}, {}, [](const absl::Status&) {});
@@ -173,15 +173,16 @@ TEST(AgreedTransport, EndsWhatIsBegunWhereNobodySaysWhatARankHas) {
   const auto done = [&](absl::Status status) { ended.push_back(std::move(status)); };
   member.transport->Send(Rank{1}, {}, {}, done);
   member.transport->Receive(Rank{1}, {}, {}, done);
-  member.transport->ReceiveInPlace(
-      Rank{1}, {}, {},
-      [&](absl::StatusOr<const std::byte*> taken) { ended.push_back(taken.status()); });
+  member.transport->ReceiveInPlace(Rank{1}, {}, {}, [&](absl::StatusOr<const std::byte*> taken) {
+    ended.push_back(taken.status());
+  });
   EXPECT_TRUE(ended.empty());
   EXPECT_TRUE(member.transport->Progress());
   ASSERT_EQ(ended.size(), 3u);
   for (const absl::Status& status : ended) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("over what rank 1 is reached: coordd has gone"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("over what rank 1 is reached: coordd has gone"));
   }
 }
 

@@ -62,9 +62,7 @@ RecordSecret NextSecret(const RecordSecret& secret) {
 }
 
 RecordCipher::RecordCipher(Direction direction, const RecordSecret& secret)
-    : seals_(direction == Direction::kSeals),
-      context_(EVP_CIPHER_CTX_new()),
-      secret_(secret) {
+    : seals_(direction == Direction::kSeals), context_(EVP_CIPHER_CTX_new()), secret_(secret) {
   COORDD_CHECK(context_ != nullptr);
   UseSecret();
 }

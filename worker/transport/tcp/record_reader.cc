@@ -54,9 +54,9 @@ absl::StatusOr<RecordReader::Opened> RecordReader::Open(absl::Span<std::byte> ta
       return absl::InvalidArgumentError("what has come is no record");
     const bool places = header.kind == RecordKind::kPayload;
     if (places && header.size_bytes > target.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a record of ", header.size_bytes, " bytes of payload has come, where ",
-                       target.size(), " are expected"));
+      return absl::InvalidArgumentError(absl::StrCat("a record of ", header.size_bytes,
+                                                     " bytes of payload has come, where ",
+                                                     target.size(), " are expected"));
     }
     if (!places && held() < header.size_bytes + kRecordOverheadBytes) return Opened();
     cipher_.Begin(Encode(header));
@@ -78,8 +78,7 @@ bool RecordReader::can_open() const {
   return !ParseRecordHeader(next(), header) || held() >= header.size_bytes + kRecordOverheadBytes;
 }
 
-size_t RecordReader::Room(absl::Span<std::byte> target, bool sparing,
-                          std::array<iovec, 2>& parts) {
+size_t RecordReader::Room(absl::Span<std::byte> target, bool sparing, std::array<iovec, 2>& parts) {
   if (held_ == nullptr) held_ = std::make_unique_for_overwrite<std::byte[]>(kHeldBytesMax);
   if (begin_ > 0) {
     std::memmove(held_.get(), next(), held());

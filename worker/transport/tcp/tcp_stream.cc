@@ -16,9 +16,7 @@ namespace {
 
 bool IsToBeTriedAgain(int error) { return error == EAGAIN || error == EINTR; }
 
-std::string EndBy(int error) {
-  return absl::StrCat("its connection ended: ", strerror(error));
-}
+std::string EndBy(int error) { return absl::StrCat("its connection ended: ", strerror(error)); }
 
 }  // namespace
 
@@ -40,7 +38,7 @@ std::optional<TcpStream::Got> TcpStream::EndOf(ssize_t got) const {
   Got end;
   end.is_over = true;
   const bool is_cut_off = reader_.has_value() && reader_->is_in_record();
-  end.why = got < 0       ? EndBy(errno)
+  end.why = got < 0      ? EndBy(errno)
             : is_cut_off ? "its connection ended in the middle of a record"
                          : "its connection ended";
   return end;

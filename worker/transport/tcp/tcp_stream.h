@@ -69,7 +69,7 @@ class TcpStream {
   // Of who encrypts.
   std::optional<RecordWriter> writer_;
   std::optional<RecordReader> reader_;
-  bool was_emptied_ = false;        // the socket had less than was asked for
+  bool was_emptied_ = false;       // the socket had less than was asked for
   std::vector<std::byte> unsent_;  // what is sealed, and the connection had no room for
   size_t unsent_from_ = 0;
 };

@@ -112,10 +112,10 @@ std::optional<TlsHandshake::Secrets> TlsHandshake::ExportSecrets() {
   // Bound to all of the handshake by TLS; the context says of which direction it is, and of whom.
   const auto exported = [this](absl::string_view direction, RecordSecret& secret) {
     const std::string context = absl::StrCat(direction, " ", state_->identity);
-    return SSL_export_keying_material(
-               ssl_.get(), secret.data(), secret.size(), kExporterLabel.data(),
-               kExporterLabel.size(), reinterpret_cast<const unsigned char*>(context.data()),
-               context.size(), 1) == 1;
+    return SSL_export_keying_material(ssl_.get(), secret.data(), secret.size(),
+                                      kExporterLabel.data(), kExporterLabel.size(),
+                                      reinterpret_cast<const unsigned char*>(context.data()),
+                                      context.size(), 1) == 1;
   };
   const bool connects = SSL_is_server(ssl_.get()) == 0;
   Secrets secrets = {};

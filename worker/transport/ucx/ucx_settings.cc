@@ -57,7 +57,8 @@ void AddTcpProtocols(Settings& settings) {
 
 bool KnowsTcp(const UcxTransportOptions& options) {
   const Environment& environment = options.environment;
-  if (options.only_rdma || options.local_address.empty() || environment.contains("UCX_NET_DEVICES")) return false;
+  if (options.only_rdma || options.local_address.empty() || environment.contains("UCX_NET_DEVICES"))
+    return false;
   const auto chosen = environment.find("UCX_TLS");
   if (chosen == environment.end()) return true;
   const std::vector<absl::string_view> names = absl::StrSplit(chosen->second, ',');

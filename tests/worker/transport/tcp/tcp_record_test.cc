@@ -181,10 +181,10 @@ TEST(TcpRecord, IsNotBelievedOutOfItsPlace) {
     EXPECT_THAT(std::string(heard.first.message()), HasSubstr("is not what was sent"));
     EXPECT_EQ(heard.second, bytes);
   };
-  refused(HearAll({one, one}), 10);         // replayed
-  refused(HearAll({one, two, one}), 20);    // later, too
-  refused(HearAll({one, three}), 10);       // one was dropped
-  refused(HearAll({two, one, three}), 0);   // out of order
+  refused(HearAll({one, one}), 10);                     // replayed
+  refused(HearAll({one, two, one}), 20);                // later, too
+  refused(HearAll({one, three}), 10);                   // one was dropped
+  refused(HearAll({two, one, three}), 0);               // out of order
   refused(HearAll({Sealed(other, Filled(10, 1))}), 0);  // with another key,
   refused(HearAll({one}, kOtherSecret), 0);             // as of the other direction
   // Cut off: nothing is said of what is not whole, and that it is not is known.
@@ -230,9 +230,9 @@ Bytes Derived(const RecordSecret& secret, const std::string& label, size_t size)
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(), info.size()),
       OSSL_PARAM_construct_end()};
   Bytes made(size);
-  EXPECT_EQ(EVP_KDF_derive(context, reinterpret_cast<unsigned char*>(made.data()), size,
-                           params.data()),
-            1);
+  EXPECT_EQ(
+      EVP_KDF_derive(context, reinterpret_cast<unsigned char*>(made.data()), size, params.data()),
+      1);
   EVP_KDF_CTX_free(context);
   EVP_KDF_free(kdf);
   return made;
@@ -250,9 +250,8 @@ Bytes SealedByHand(const RecordSecret& secret, uint64_t number, const Bytes& tex
   auto* const to = reinterpret_cast<unsigned char*>(sealed.data());
   EVP_CIPHER_CTX* const context = EVP_CIPHER_CTX_new();
   int done = 0;
-  EXPECT_EQ(EVP_EncryptInit_ex(context, EVP_aes_128_gcm(), nullptr, at(key.data()),
-                               at(nonce.data())),
-            1);
+  EXPECT_EQ(
+      EVP_EncryptInit_ex(context, EVP_aes_128_gcm(), nullptr, at(key.data()), at(nonce.data())), 1);
   EVP_EncryptUpdate(context, nullptr, &done, at(header.data()), static_cast<int>(header.size()));
   EVP_EncryptUpdate(context, to + header.size(), &done, at(text.data()),
                     static_cast<int>(text.size()));
@@ -274,8 +273,7 @@ TEST(TcpRecord, IsSealedByKeysThatMoveOn) {
     if (number > 0 && number % RecordCipher::kRecordsPerKey == 0) {
       EXPECT_NE(sealed, SealedByHand(secret, number, said));
       const Bytes next = Derived(secret, "coordd tcp record next", secret.size());
-      std::copy_n(reinterpret_cast<const unsigned char*>(next.data()), next.size(),
-                  secret.begin());
+      std::copy_n(reinterpret_cast<const unsigned char*>(next.data()), next.size(), secret.begin());
       EXPECT_EQ(sealed, SealedByHand(secret, number, said));
     } else if (number < 300) {
       EXPECT_EQ(sealed, SealedByHand(secret, number, said));

@@ -255,8 +255,8 @@ TEST(TcpRank, IsLostWhenARecordIsNotWhatItHasSent) {
   TcpTransport& zero = ranks.Add(0, encrypted);
   TcpTransport& two = ranks.Add(2, encrypted);
   const TcpAddress address = ranks.AddressOf(0);
-  const auto meeting = Meet(ranks, context->get(), address,
-                            {Rank{1}, Rank{0}, true, std::nullopt}, address.secret);
+  const auto meeting =
+      Meet(ranks, context->get(), address, {Rank{1}, Rank{0}, true, std::nullopt}, address.secret);
   ASSERT_EQ(meeting->stage(), Meeting::Stage::kMet);
   const std::unique_ptr<TcpStream> stream = meeting->TakeStream();
   Bytes landing(500000);
@@ -283,8 +283,8 @@ bool CanRead(int descriptor) {
 TEST(TcpRank, HasADescriptorThatTellsOfWhatComes) {
   for (const bool encrypts : {false, true}) {
     Ranks ranks(2);
-    const TcpTransportOptions options{.local_address = "127.0.0.1", .ports = {},
-                                      .encrypts = encrypts};
+    const TcpTransportOptions options{
+        .local_address = "127.0.0.1", .ports = {}, .encrypts = encrypts};
     TcpTransport& zero = ranks.Add(0, options);
     TcpTransport& one = ranks.Add(1, options);
     ranks.Exchange(zero, 0, one, 1);
@@ -413,9 +413,8 @@ TEST_P(TcpRankWithPeers, HasAThousandWithin64MiB) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TcpRank, TcpRankWithPeers, testing::Bool(), [](const auto& info) {
-  return info.param ? "Encrypted" : "InPlain";
-});
+INSTANTIATE_TEST_SUITE_P(TcpRank, TcpRankWithPeers, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Encrypted" : "InPlain"; });
 
 }  // namespace
 }  // namespace coordd
