@@ -17,10 +17,10 @@ namespace coordd {
 namespace {
 
 // Far longer than any test: who sleeps as long was not woken.
-constexpr int64_t kForEver = 300'000'000'000;
+constexpr int64_t kUntilWoken = 300'000'000'000;
 
-struct Pipe {
-  Pipe() {
+struct AlarmPipe {
+  AlarmPipe() {
     std::array<int, 2> ends;
     EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
     reads = OwnedFd(ends[0]);
@@ -31,28 +31,28 @@ struct Pipe {
 };
 
 TEST(Alarm, WakesByARingOrTheDescriptor) {
-  const Pipe pipe;
+  const AlarmPipe pipe;
   Alarm alarm;
   ASSERT_TRUE(alarm.is_usable());
   alarm.Listen();
   std::thread rings = StartThread("rings", [&] { alarm.Ring(); });
-  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kForEver));
+  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kUntilWoken));
   rings.join();
   std::thread writes = StartThread("writes", [&] { pipe.Write(); });
-  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kForEver));
+  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kUntilWoken));
   writes.join();
-  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kForEver));  // it was not read
+  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kUntilWoken));  // it was not read
 }
 
 TEST(Alarm, SleepsAsLongAsItIsTold) {
-  const Pipe pipe;
+  const AlarmPipe pipe;
   Alarm alarm;
   alarm.Ring();  // nobody listens
   alarm.Listen();
   EXPECT_FALSE(alarm.Sleep(pipe.reads.get(), 1000));
   alarm.Ring();
   alarm.Ring();
-  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kForEver));
+  EXPECT_TRUE(alarm.Sleep(pipe.reads.get(), kUntilWoken));
   EXPECT_FALSE(alarm.Sleep(pipe.reads.get(), 1000));  // both were heard
   alarm.StopListening();
   EXPECT_FALSE(alarm.is_listened_at());
@@ -60,7 +60,7 @@ TEST(Alarm, SleepsAsLongAsItIsTold) {
 
 // However close the two come to each other: neither waits for ever.
 TEST(Alarm, LosesNoRing) {
-  const Pipe pipe;
+  const AlarmPipe pipe;
   Alarm alarm;
   constexpr int kRounds = 20000;
   std::atomic<int> said = 0, heard = 0;
@@ -74,7 +74,7 @@ TEST(Alarm, LosesNoRing) {
   for (int i = 1; i <= kRounds; ++i) {
     alarm.Listen();
     while (said.load(std::memory_order_acquire) < i)
-      ASSERT_TRUE(alarm.Sleep(pipe.reads.get(), kForEver));
+      ASSERT_TRUE(alarm.Sleep(pipe.reads.get(), kUntilWoken));
     alarm.StopListening();
     heard.store(i, std::memory_order_release);
   }
@@ -87,7 +87,7 @@ TEST(Alarm, IsWhereWhoWaitsSleeps) {
   sleeps = 0;
   const WaitCalls calls = {WaitCalls::Real().now_nanoseconds, [] {}, [](int64_t) { ++sleeps; },
                            WaitCalls::Real().sleep_at};
-  const Pipe pipe;
+  const AlarmPipe pipe;
   Alarm alarm;
   IdleWait wait(1, 2, calls);
   BellUse use;

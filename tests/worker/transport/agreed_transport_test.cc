@@ -20,13 +20,13 @@ namespace {
 using testing::HasSubstr;
 
 // What a transport was asked for.
-struct Asked {
+struct AskedFor {
   int connects = 0, sends = 0, receives = 0, turns = 0, aborts = 0;
 };
 
 class RecordedTransport final : public Transport {
  public:
-  RecordedTransport(std::string name, Asked& asked, absl::Status connected = absl::OkStatus())
+  RecordedTransport(std::string name, AskedFor& asked, absl::Status connected = absl::OkStatus())
       : name_(std::move(name)), asked_(asked), connected_(std::move(connected)) {}
 
   absl::string_view name() const override { return name_; }
@@ -43,12 +43,12 @@ class RecordedTransport final : public Transport {
 
  private:
   const std::string name_;
-  Asked& asked_;
+  AskedFor& asked_;
   const absl::Status connected_;
 };
 
 // A rank with its two transports.
-struct Member {
+struct AgreedRank {
   void Make(bool has_preferred, absl::Status connected = absl::OkStatus()) {
     std::unique_ptr<Transport> preferred;
     if (has_preferred)
@@ -67,14 +67,14 @@ struct Member {
     transport->ReceiveInPlace(Rank{to}, {}, {}, [](const absl::StatusOr<const std::byte*>&) {});
   }
 
-  Asked of_everywhere, of_preferred;
+  AskedFor of_everywhere, of_preferred;
   std::optional<AgreedTransport> transport;
 };
 
 TEST(AgreedTransport, IsThePreferredOneWhereBothRanksHaveIt) {
   const std::vector<bool> has = {true, false, true};
   InMemoryStore store;
-  std::vector<Member> members(has.size());
+  std::vector<AgreedRank> members(has.size());
   for (size_t i = 0; i < members.size(); ++i) {
     members[i].Make(has[i]);
     members[i].Connect(store, static_cast<int32_t>(i));
@@ -82,12 +82,12 @@ TEST(AgreedTransport, IsThePreferredOneWhereBothRanksHaveIt) {
   for (size_t from = 0; from < members.size(); ++from) {
     for (size_t to = 0; to < members.size(); ++to) {
       if (from == to) continue;
-      Member& member = members[from];
+      AgreedRank& member = members[from];
       member.of_everywhere = member.of_preferred = {};
       member.Talk(static_cast<int32_t>(to));
       const bool preferred = has[from] && has[to];
-      const Asked& chosen = preferred ? member.of_preferred : member.of_everywhere;
-      const Asked& other = preferred ? member.of_everywhere : member.of_preferred;
+      const AskedFor& chosen = preferred ? member.of_preferred : member.of_everywhere;
+      const AskedFor& other = preferred ? member.of_everywhere : member.of_preferred;
       EXPECT_EQ(chosen.sends, 1) << from << " to " << to;
       EXPECT_EQ(chosen.receives, 2);
       EXPECT_EQ(other.sends + other.receives, 0);
@@ -98,7 +98,7 @@ TEST(AgreedTransport, IsThePreferredOneWhereBothRanksHaveIt) {
 // Who is not connected yet is nobody's concern: groups begin as soon as their members are.
 TEST(AgreedTransport, IsNotChosenForARankBeforeThatIsAsked) {
   InMemoryStore store;
-  std::vector<Member> members(3);
+  std::vector<AgreedRank> members(3);
   for (const int32_t rank : {0, 1, 2}) {
     members[static_cast<size_t>(rank)].Make(rank != 2);
     members[static_cast<size_t>(rank)].Connect(store, rank);
@@ -111,7 +111,7 @@ TEST(AgreedTransport, IsNotChosenForARankBeforeThatIsAsked) {
 
 TEST(AgreedTransport, DoesWithoutAPreferredOneThatCannotBeConnected) {
   InMemoryStore store;
-  Member without, with;
+  AgreedRank without, with;
   without.Make(true, absl::UnavailableError("no such device"));
   with.Make(true);
   testing::internal::CaptureStderr();
@@ -127,12 +127,12 @@ TEST(AgreedTransport, DoesWithoutAPreferredOneThatCannotBeConnected) {
 
 TEST(AgreedTransport, DrivesBothAndHasADescriptorIfThereIsOne) {
   InMemoryStore store;
-  Member both, one;
+  AgreedRank both, one;
   both.Make(true);
   both.Connect(store, 0);
   one.Make(false);
   one.Connect(store, 1);
-  for (Member* const member : {&both, &one}) {
+  for (AgreedRank* const member : {&both, &one}) {
     EXPECT_TRUE(member->transport->Progress());
     member->transport->Abort();
     EXPECT_EQ(member->of_everywhere.turns, 1);
@@ -166,7 +166,7 @@ class LostStore final : public Store {
 
 TEST(AgreedTransport, EndsWhatIsBegunWhereNobodySaysWhatARankHas) {
   LostStore store;
-  Member member;
+  AgreedRank member;
   member.Make(true);
   member.Connect(store, 0);
   std::vector<absl::Status> ended;
