@@ -91,6 +91,22 @@ absl::StatusOr<std::string> Plugin(const Environment& environment) {
   return why;
 }
 
+// As worker/runtime/transport_factory chooses, by the same variables.
+std::string BetweenNodes(const Environment& environment, const std::string& sys) {
+  const auto is = [&](const char* variable, absl::string_view value) {
+    const auto set = environment.find(variable);
+    return set != environment.end() && set->second == value;
+  };
+  const bool encrypts = is("COORDD_DATA_ENCRYPTION", "on");
+  if (is("COORDD_TRANSPORT", "shm")) return "none: COORDD_TRANSPORT=shm";
+  if (is("COORDD_TRANSPORT", "ucx"))
+    return "UCX, in plain, which over TCP believes whoever reaches its ports";
+  const bool has_rdma = !ActiveRdmaPorts(sys).empty() && !is("COORDD_TRANSPORT", "tcp");
+  if (has_rdma && !encrypts)
+    return "RDMA by UCX where both ranks have it, else coordd's TCP, in plain";
+  return absl::StrCat("coordd's TCP, ", encrypts ? "encrypted" : "in plain");
+}
+
 Component Row(std::string name, absl::StatusOr<std::string> found) {
   Component row;
   row.name = std::move(name);
@@ -110,6 +126,7 @@ std::vector<Component> TransportComponents(const Environment& environment, const
   const GpuNetwork network = LookForGpuNetwork(environment, sys);
   const absl::StatusOr<Driver> opened = OpenDriver(driver);
   std::vector<Component> rows;
+  rows.push_back(Row("between nodes", BetweenNodes(environment, sys)));
   rows.push_back(Row("NVLink", NvLink(opened)));
   rows.push_back(Row("RDMA", Rdma(network, sys)));
   rows.push_back(Row("GPUDirect RDMA", GpuDirect(network, opened)));

@@ -1,4 +1,4 @@
-// What collectives on GPUs may travel over on this machine, for `coordctl check-build`. (io)
+// What collectives may travel over on this machine, for `coordctl check-build`. (io)
 #pragma once
 
 #include <string>
@@ -9,7 +9,9 @@
 
 namespace coordd {
 
-// NVLink, RDMA, GPUDirect RDMA and NCCL's network plugin, in this order; nothing of it is built in.
+// What host memory travels over between nodes, as far as this rank has a say, and whether it is
+// encrypted; then, for GPUs, NVLink, RDMA, GPUDirect RDMA and NCCL's network plugin, in this order;
+// nothing of it is built in.
 // Opens CUDA's driver and the plugin. `sys`: where the kernel's /sys is; `driver`: for tests.
 std::vector<Component> TransportComponents(const Environment& environment,
                                            const std::string& sys = "/sys",

@@ -4,17 +4,19 @@ or TCP of coordd's own."""
 import os
 
 from tests.chaos import elastic
-from tests.support import network
+from tests.support import network, processes
 from tests.support.processes import program
 
 COORDD = 0  # the host that it is on; workers are on the others
 
 
 class TestCase(elastic.TestCase):
-    transport = "auto"
+    transport = "ucx"
 
     def setUp(self):
         super().setUp()
+        if self.transport == "ucx" and not processes.has_ucx():
+            self.skipTest("this build has no UCX")
         if network.why_no_cuts():
             self.skipTest(network.why_no_cuts())
 

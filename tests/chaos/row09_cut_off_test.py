@@ -35,7 +35,7 @@ class CutOffTest(hosts.TestCase):
 
 
 class CutOffOverTcpTest(CutOffTest):
-    transport = "tcp"
+    transport = "auto"
 
 
 if __name__ == "__main__":

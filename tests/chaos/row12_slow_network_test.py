@@ -57,7 +57,7 @@ class SlowNetworkTest(hosts.TestCase):
 
 
 class SlowNetworkOverTcpTest(SlowNetworkTest):
-    transport = "tcp"
+    transport = "auto"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from tests.support.processes import BUILD, has_ucx
+from tests.support.processes import BUILD
 
 WORKER = os.path.join(BUILD, "bin", "coordd-worker")
 COORDCTL = os.path.join(BUILD, "bin", "coordctl")
@@ -83,15 +83,6 @@ def whole_step(home, nodes, port, **extra):
     assert all(place["local_size"] == 4 // nodes and place["wrong"] == 0 for place in places), places
     nothing_is_left(home)
     return places
-
-
-def several_nodes_need_ucx(home):
-    """A build without UCX says so and ends every rank."""
-    processes = [start(environment, "allreduce", "--iterations", "2") for environment in step(home, 4, 2, 40001)]
-    errors = [process.communicate(timeout=LIMIT)[1] for process in processes]
-    assert all(process.returncode != 0 for process in processes), errors
-    assert any("ranks on several nodes need UCX" in error for error in errors), errors
-    nothing_is_left(home)
 
 
 def metrics_are_routed(home):
@@ -215,9 +206,8 @@ def named_file(home):
 def main():
     with tempfile.TemporaryDirectory(prefix="coordd-auto-") as home:
         os.mkdir(os.path.join(home, "run"), 0o700)
-        several_nodes = [lambda home: whole_step(home, 2, 40001), metrics_are_routed] if has_ucx() else [several_nodes_need_ucx]
-        for check in (alone, lambda home: whole_step(home, 1, 40000), *several_nodes, rank_zero_is_killed, two_jobs_never_meet,
-                      a_job_that_is_hidden_from_some, sentences, named_file):
+        for check in (alone, lambda home: whole_step(home, 1, 40000), lambda home: whole_step(home, 2, 40001), metrics_are_routed,
+                      rank_zero_is_killed, two_jobs_never_meet, a_job_that_is_hidden_from_some, sentences, named_file):
             check(home)
 
 

@@ -13,10 +13,12 @@ EPOCHS = 5
 
 @unittest.skipIf(network.why_not(), network.why_not())
 class NetworkTest(processes.TestCase):
-    transport = "auto"
+    transport = "ucx"
 
     def setUp(self):
         super().setUp()
+        if self.transport == "ucx" and not processes.has_ucx():
+            self.skipTest("this build has no UCX")
         self.network = network.Network(3)
         self.addCleanup(self.network.close)
         self.certs = os.path.join(self.folder, "certs")
@@ -153,7 +155,7 @@ class NetworkTest(processes.TestCase):
 
 @unittest.skipIf(network.why_not(), network.why_not())
 class TcpNetworkTest(NetworkTest):
-    transport = "tcp"
+    transport = "auto"
 
 
 if __name__ == "__main__":

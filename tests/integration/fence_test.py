@@ -71,8 +71,6 @@ class FenceTest(processes.TestCase):
         return done.returncode == 0
 
     def test_nobody_else_reaches_the_ports_of_workers(self):
-        if not processes.has_ucx():
-            self.skipTest("without UCX there are no ports")
         workers = self.workers()
         self.reduce(workers, "before")
         port = self.worker_ports(FIRST)[0]
@@ -89,8 +87,6 @@ class FenceTest(processes.TestCase):
         self.reduce(workers, "behind")
 
     def test_a_job_begins_behind_the_fence(self):
-        if not processes.has_ucx():
-            self.skipTest("without UCX there are no ports")
         for host in (FIRST, SECOND):
             self.load(host)
         self.reduce(self.workers(), "behind")

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-import unittest
 
 from tests.support import processes
 from tests.support.processes import program, wait_for
@@ -124,7 +123,6 @@ class GoingOnTest(processes.TestCase):
                 self.await_steps(left, self.random.choice((0, 1, 5)))
             self.assertGreaterEqual(self.end(job, left), 2, job)
 
-    @unittest.skipUnless(processes.has_ucx(), "without UCX there is one node")
     def test_whoever_is_killed_on_nodes_of_two(self):
         coordd = self.coordd(*self.patient)
         # With two nodes, or three, the others may share a path that the first ones did not have.

@@ -2,7 +2,6 @@
 
 import signal
 import time
-import unittest
 
 from tests.support import processes
 from tests.support.processes import PATIENCE_S, ScriptedWorker, program
@@ -85,7 +84,6 @@ class TcpNodesTest(processes.TestCase):
             self.assert_nothing_left()
 
 
-@unittest.skipUnless(processes.has_ucx(), "without UCX there is one node")
 class NodesTest(processes.TestCase):
     """Two nodes of two ranks, which by their COORDD_NODE_ID share no memory: allreduces between them are hierarchical."""
 

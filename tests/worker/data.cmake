@@ -19,7 +19,7 @@ set(both_suites coordd_collective_backend_conformance coordd_transport_conforman
 
 coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES execute/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/peers/peer_watch numeric/reduce_kernels host/result_reference algorithms/schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
-  FILES host/between_nodes interfaces/doorbell host/host_backend_bell host/host_group interfaces/idle_wait node/node_arena node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run node/node_run_parts transport/peers/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange)
+  FILES host/between_nodes interfaces/alarm transport/agreed_transport interfaces/doorbell host/host_backend_bell host/host_group interfaces/idle_wait node/node_arena node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run node/node_run_parts transport/peers/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange)
 
 coordd_test(host_backend_in_process_test SOURCES host/host_backend_in_process_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)
@@ -33,7 +33,7 @@ coordd_test(shm_transport_test SOURCES transport/shm/shm_transport_test.cc LIBS 
 coordd_test(large_tensor_test SOURCES host/large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
 coordd_test(tcp_transport_test SOURCES transport/tcp/tcp_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
 coordd_unit_tests(tcp_pure_tests LIBS coordd_data_plane_testing PURE FILES transport/tcp/message_link)
-coordd_unit_tests(tcp_tests LIBS coordd_data_plane_testing OpenSSL::SSL FILES transport/tcp/tls_handshake transport/tcp/tcp_strangers)
+coordd_unit_tests(tcp_tests LIBS coordd_data_plane_testing OpenSSL::SSL FILES transport/tcp/tls_handshake transport/tcp/tcp_record transport/tcp/tcp_strangers)
 if(COORDD_HAVE_UCX)
   coordd_test(ucx_transport_test SOURCES transport/ucx/ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
   coordd_unit_tests(ucx_pure_tests LIBS coordd_data_plane_testing PURE FILES transport/ucx/ucx_settings)

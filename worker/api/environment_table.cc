@@ -119,17 +119,18 @@ constexpr VariableRow kRows[] = {
     {"COORDD_TRANSPORT", kHost, "How tensors travel", "`auto`, `mapped`, `shm`, `tcp` or `ucx`",
      "`auto`", "workers",
      "With `auto` the ranks of a node work on memory that they map from each other, or by messages "
-     "through shared memory where a rank cannot map it; between nodes there is UCX. `mapped` is "
-     "the same, but a rank that cannot map is an error. `tcp` is as `auto`, with TCP of coordd's "
-     "own between nodes, whose connections begin with a proof that both ranks belong to the job. "
-     "`shm` is messages through shared memory, on one node. `ucx` is UCX everywhere, which "
-     "believes "
-     "whoever reaches its ports. All ranks choose alike."},
+     "through shared memory where a rank cannot map it; between nodes there is TCP of coordd's "
+     "own, whose connections begin with a proof that both ranks belong to the job, or RDMA by UCX "
+     "where both ranks have it. `mapped` is the same, but a rank that cannot map is an error. "
+     "`tcp` is as `auto`, without RDMA. `shm` is messages through shared memory, on one node. "
+     "`ucx` is UCX everywhere, which over TCP believes whoever reaches its ports. All ranks choose "
+     "alike."},
     {"COORDD_DATA_ENCRYPTION", kHost, "Encryption between nodes", "`on` or `off`", "`off`",
      "workers",
-     "With `on`, all that ranks send each other over coordd's own TCP (`COORDD_TRANSPORT=tcp`) is "
-     "encrypted with TLS 1.3; with `off`, who they are is proved so, and what follows goes in "
-     "plain. What goes over UCX or NCCL is never encrypted. All ranks choose alike."},
+     "With `on`, all that ranks send each other between nodes is encrypted, with AES-128-GCM and "
+     "keys from a handshake of TLS 1.3, and `auto` does without RDMA; with `off`, who they are is "
+     "proved so, and what follows goes in plain. What goes over UCX (`COORDD_TRANSPORT=ucx`) or "
+     "NCCL is never encrypted. All ranks choose alike."},
     {"COORDD_HOST_ALGORITHM", kHost, "Algorithm of collectives between nodes",
      "`auto`, `flat` or `hierarchical`", "`auto`", "workers",
      "`flat` treats all ranks alike. `hierarchical` works on mapped memory inside the nodes and "
@@ -145,7 +146,8 @@ constexpr VariableRow kRows[] = {
      "`coordrun --check-results` sets it."},
     {"COORDD_UCX_LIBRARY", kHost, "UCX's libucp.so.0 to load", "a path",
      "the package's own, else the system's", "workers",
-     "It is opened when ranks are on several nodes. Variables that begin with `UCX_` are the "
+     "It is opened when ranks are on several nodes and have RDMA, or COORDD_TRANSPORT=ucx. "
+     "Variables that begin with `UCX_` are the "
      "user's wishes, and go before what coordd would choose."},
 
     {"COORDD_GPU_ALGORITHM", kGpu, "Algorithm of allreduces on GPUs of several hosts",

@@ -84,20 +84,24 @@ void Executor::EndLane(LaneId lane) { Put(LaneEnded{lane}); }
 void Executor::CallDriver(bool waiter_comes) {
   seat_.Call(waiter_comes);
   // Who sits there may sleep.
-  Doorbell* const bell = own_bell_.load(std::memory_order_acquire);
+  Doorbell* const bell = wakes_.own_bell.load(std::memory_order_acquire);
   if (bell != nullptr) bell->Ring();
+  wakes_.alarm.Ring();
 }
 
 void Executor::RingComms() {
-  if (own_bell_.load(std::memory_order_acquire) != nullptr) arena_->own_board().RingAll();
+  if (wakes_.own_bell.load(std::memory_order_acquire) != nullptr) arena_->own_board().RingAll();
 }
 
 void Executor::LeaveComms() {
-  if (own_bell_.load(std::memory_order_acquire) != nullptr) arena_->own_board().Leave();
+  if (wakes_.own_bell.load(std::memory_order_acquire) != nullptr) arena_->own_board().Leave();
 }
 
 bool Executor::WaitForMore(IdleWait& wait) {
-  return wait.Wait(wait.sleeps_next() ? backend_->Bell() : BellUse{});
+  if (!wait.sleeps_next()) return wait.Wait();
+  BellUse use = backend_->Bell();
+  use.alarm = &wakes_.alarm;
+  return wait.Wait(use);
 }
 
 void Executor::Abort() {
@@ -122,7 +126,7 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
   const absl::Status status = backend_->Connect(layout, store, deadline);
   if (!status.ok()) Abort();
   if (status.ok() && arena() != nullptr)
-    own_bell_.store(&arena_->own_board().bell(), std::memory_order_release);
+    wakes_.own_bell.store(&arena_->own_board().bell(), std::memory_order_release);
   connected(status);
   while (true) {
     DriveUntilIdle();

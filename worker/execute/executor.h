@@ -26,6 +26,7 @@
 #include "worker/execute/executor_lanes.h"
 #include "worker/execute/fusion_buffer_pool.h"
 #include "worker/execute/open_groups.h"
+#include "worker/interfaces/alarm.h"
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/doorbell.h"
 #include "worker/interfaces/group_layout.h"
@@ -169,6 +170,12 @@ class Executor {
     absl::Status status;
   };
 
+  // Where whoever sits in the driver's seat may sleep.
+  struct Wakes {
+    std::atomic<Doorbell*> own_bell = nullptr;  // set once connected, on mapped memory
+    Alarm alarm;                                // where the network's descriptor is waited at, too
+  };
+
   struct AtBackend {  // what it has of ours
     std::deque<std::unique_ptr<InFlight>> batches;
     int direct_runs = 0;  // and exchanges
@@ -245,9 +252,9 @@ class Executor {
   BoundedQueue<Input> inbox_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> stopping_ = false;
-  ConnectResult connect_result_;               // for Start
-  std::atomic<Doorbell*> own_bell_ = nullptr;  // set once connected, on mapped memory
-  std::atomic<int64_t> batches_ = 0;           // launched here and not finished
+  ConnectResult connect_result_;  // for Start
+  Wakes wakes_;
+  std::atomic<int64_t> batches_ = 0;  // launched here and not finished
 
   // The lanes, which belong to whoever sits in the driver's seat.
   ExecutorLanes lanes_ ABSL_GUARDED_BY(seat_);

@@ -225,7 +225,8 @@ bool HostBackend::Progress() {
   return moved;
 }
 
-// Between nodes the transport has to be polled, also for what others still have from it.
+// Between nodes a transport without a descriptor has to be polled, also for what others still have
+// from it.
 BellUse HostBackend::Bell() {
   BellUse use;
   bool suffices = one_node_ && failure_.ok();
@@ -236,7 +237,8 @@ BellUse HostBackend::Bell() {
     suffices = suffices && rings == LaneRun::Rings::kForAll;
   }
   use.suffices = suffices && use.bell != nullptr;
-  if (use.suffices) transport_->LookAtPeers();
+  if (!one_node_ && use.bell == nullptr && failure_.ok()) use.descriptor = transport_->Descriptor();
+  if (use.suffices || use.descriptor >= 0) transport_->LookAtPeers();
   return use;
 }
 

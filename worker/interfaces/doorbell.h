@@ -7,6 +7,8 @@
 
 namespace coordd {
 
+class Alarm;
+
 // What waiting asks of the system; a test has its own.
 struct WaitCalls {
   int64_t (*now_nanoseconds)();  // on a monotonic clock
@@ -60,6 +62,10 @@ struct BellUse {
   Doorbell* bell = nullptr;  // nullptr: it has to poll
   // Whether all that the thread waits for rings the bell; else it has to poll, too.
   bool suffices = false;
+  // Instead of a bell, where all that the thread waits for comes from its own process, which rings
+  // the alarm, or can be read at a descriptor; -1: there is none.
+  int descriptor = -1;
+  Alarm* alarm = nullptr;
 };
 
 }  // namespace coordd

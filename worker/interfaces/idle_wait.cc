@@ -55,8 +55,20 @@ void IdleWait::Yield() {
   }
 }
 
+void IdleWait::SleepAtAlarm(const BellUse& use) {
+  if (alarm_ != nullptr) {
+    alarm_->Sleep(use.descriptor, kBellNanosecondsMax);
+    return;
+  }
+  // What came before that was not rung: the caller looks once more.
+  alarm_ = use.alarm;
+  alarm_->Listen();
+}
+
 void IdleWait::Sleep(int64_t nanoseconds, const BellUse& use) {
-  if (bell_ != use.bell) LeaveBell();
+  const bool has_alarm = use.alarm != nullptr && use.descriptor >= 0 && use.alarm->is_usable();
+  if (bell_ != use.bell || alarm_ != (has_alarm ? use.alarm : nullptr)) LeaveBell();
+  if (has_alarm) return SleepAtAlarm(use);
   if (use.bell == nullptr) return calls_.sleep(nanoseconds);
   if (bell_ == nullptr) {
     // What came before that was not rung: the caller looks once more.

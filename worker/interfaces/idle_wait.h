@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "worker/interfaces/alarm.h"
 #include "worker/interfaces/doorbell.h"
 
 namespace coordd {
@@ -14,6 +15,9 @@ namespace coordd {
 // With a bell (doorbell.h) it sleeps until that rings, or as long as it would without. If all that
 // it waits for rings the bell, that is, after one short sleep (Doorbell::Listen),
 // kBellNanosecondsMax at a time: so often it looks at what does not, such as the end of a peer.
+//
+// With an alarm (alarm.h) and a descriptor, which suffice always, it is the same; no ring of an
+// alarm is lost, so that there is no short sleep before.
 //
 // Where somebody computes on this core, such as a data loader, who yields gets it back when the
 // other's time slice is over, milliseconds later; who sleeps gets it as soon as it wakes. So a
@@ -61,6 +65,7 @@ class IdleWait {
   // Touched by the owner's thread.
   int32_t waits_ = 0;         // since the last Reset
   Doorbell* bell_ = nullptr;  // at which it listens; nullptr: at none
+  Alarm* alarm_ = nullptr;    // the same
   bool slept_there_ = false;  // since it does
 
   // What each thread remembers of its yields, whatever it waits for.
@@ -73,9 +78,12 @@ class IdleWait {
 
   void Yield();
   void Sleep(int64_t nanoseconds, const BellUse& use);
+  void SleepAtAlarm(const BellUse& use);
   void LeaveBell() {
     if (bell_ != nullptr) bell_->StopListening();
+    if (alarm_ != nullptr) alarm_->StopListening();
     bell_ = nullptr;
+    alarm_ = nullptr;
   }
 };
 

@@ -39,7 +39,8 @@ struct Tag {
 // One object per generation: a new generation has new addresses and new memory, so that nothing
 // late from the old one can arrive. One thread at a time owns it, not always the same; only
 // Abort may be called from any thread.
-// InProcess, Shm, Tcp, Ucx, and Routed, which picks between two of them by node.
+// InProcess, Shm, Tcp, Ucx; Routed, which picks between two of them by node, and Agreed, which does
+// by what both ranks have.
 class Transport {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
@@ -74,6 +75,11 @@ class Transport {
   // Told when Progress is about not to be called for a while: the next one looks whether a peer has
   // gone.
   virtual void LookAtPeers() {}
+
+  // A descriptor of the system's that can be read as long as Progress has something to do that has
+  // come from outside; -1: there is none, or not now, and Progress is to be polled. Progress is to
+  // be called every IdleWait::kBellNanosecondsMax all the same.
+  virtual int Descriptor() { return -1; }
 
   // Thread-safe, idempotent: from the next Progress on, everything pending and everything new ends
   // with ABORTED.

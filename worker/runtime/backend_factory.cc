@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/machine/gpu_network.h"
 #include "worker/host/checking_backend.h"
 #include "worker/host/host_backend.h"
 #include "worker/host/loopback_backend.h"
@@ -20,6 +21,7 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   transport_options.environment = options.ucx_environment;
   transport_options.ports = options.ports;
   transport_options.encrypts = options.encrypt_data;
+  transport_options.has_rdma = layout.num_nodes() > 1 && !ActiveRdmaPorts().empty();
   // The interface that reaches coordd is one that the other nodes reach too. Without a route there
   // would be no membership; should the name not resolve any more, UCX chooses by itself.
   transport_options.local_address = LocalAddressTowards(options.coordinator).value_or("");

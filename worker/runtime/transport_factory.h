@@ -21,13 +21,16 @@ struct TransportFactoryOptions {
   Environment environment;         // UcxTransportOptions::environment
   std::optional<PortRange> ports;  // UcxTransportOptions::ports, TcpTransportOptions's
   bool encrypts = false;           // TcpTransportOptions::encrypts
+  // Whether this machine has RDMA: ActiveRdmaPorts.
+  bool has_rdma = false;
 };
 
 // Not connected yet. kAuto: shared memory when all ranks share a node, else shared memory inside
-// the nodes and UCX between them; kTcp: the same with TCP in UCX's place; kShm and kUcx: that one
-// for all. `clock` and, with UCX or TCP, the store given to Connect outlive the transport. A job of
-// one rank needs none: use LoopbackBackend. FAILED_PRECONDITION: this build or this layout has no
-// such transport; says what to do.
+// the nodes, and between them UCX over RDMA, without its TCP, where both ranks have that, and else
+// TCP of coordd's own; kTcp: never UCX; kShm and kUcx: that one for all, kUcx
+// between nodes with one warning of what it trusts. `clock` and, with UCX or TCP, the store given
+// to Connect outlive the transport. A job of one rank needs none: use LoopbackBackend.
+// FAILED_PRECONDITION: this build or this layout has no such transport; says what to do.
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layout,
                                                          const TransportFactoryOptions& options,
                                                          Clock& clock = Clock::Real());

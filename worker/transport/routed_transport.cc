@@ -38,6 +38,11 @@ void RoutedTransport::LookAtPeers() {
   between_nodes_->LookAtPeers();
 }
 
+// A rank without neighbours hears of nothing inside its node.
+int RoutedTransport::Descriptor() {
+  return end_local_rank_ - first_local_rank_ == 1 ? between_nodes_->Descriptor() : -1;
+}
+
 bool RoutedTransport::Progress() {
   const bool within = within_node_->Progress();
   return between_nodes_->Progress() || within;

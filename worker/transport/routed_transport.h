@@ -20,6 +20,7 @@ class RoutedTransport final : public Transport {
   void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override;
   bool Progress() override;
   void LookAtPeers() override;
+  int Descriptor() override;
   void Abort() override;
 
  private:

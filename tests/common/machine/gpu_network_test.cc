@@ -11,6 +11,7 @@
 namespace coordd {
 namespace {
 
+using testing::_;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -91,20 +92,35 @@ TEST_F(GpuNetworkTest, RowsSayWhatIsThereOrWhyNot) {
     return out;
   };
   EXPECT_THAT(lines(environment),
-              ElementsAre(HasSubstr("[ ] NVLink: "), HasSubstr("[ ] RDMA: no active port"),
+              ElementsAre(_, HasSubstr("[ ] NVLink: "), HasSubstr("[ ] RDMA: no active port"),
                           "[ ] GPUDirect RDMA: no RDMA",
                           HasSubstr("[ ] NCCL network plugin: libnccl-net-no-such.so")));
   Write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
   EXPECT_THAT(
       lines({{"NCCL_NET_PLUGIN", "libc.so.6"}}),
-      ElementsAre(HasSubstr("[ ] NVLink: "), "[X] RDMA: mlx5_0 port 1",
+      ElementsAre(_, HasSubstr("[ ] NVLink: "), "[X] RDMA: mlx5_0 port 1",
                   HasSubstr("[ ] GPUDirect RDMA: neither"), "[X] NCCL network plugin: libc.so.6"));
   Write("module/nvidia_peermem/version", "1");
   EXPECT_THAT(lines({{"NCCL_IB_DISABLE", "1"}, {"NCCL_NET_PLUGIN", "none"}}),
-              ElementsAre(HasSubstr("[ ] NVLink: "), HasSubstr("[ ] RDMA: switched off"),
+              ElementsAre(_, HasSubstr("[ ] NVLink: "), HasSubstr("[ ] RDMA: switched off"),
                           "[ ] GPUDirect RDMA: no RDMA",
                           HasSubstr("[ ] NCCL network plugin: switched off")));
-  EXPECT_EQ(lines({})[2], "[X] GPUDirect RDMA: nvidia_peermem");
+  EXPECT_EQ(lines({})[3], "[X] GPUDirect RDMA: nvidia_peermem");
+}
+
+TEST_F(GpuNetworkTest, RowsSayWhatGoesBetweenNodes) {
+  const auto between = [&](const Environment& variables) {
+    return ToLine(TransportComponents(variables, root().string(), "libno-such-driver.so").front());
+  };
+  EXPECT_EQ(between({}), "[X] between nodes: coordd's TCP, in plain");
+  EXPECT_EQ(between({{"COORDD_DATA_ENCRYPTION", "on"}}),
+            "[X] between nodes: coordd's TCP, encrypted");
+  EXPECT_THAT(between({{"COORDD_TRANSPORT", "ucx"}}), HasSubstr("believes whoever"));
+  Write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
+  EXPECT_THAT(between({}), HasSubstr("RDMA by UCX where both ranks have it"));
+  EXPECT_EQ(between({{"COORDD_TRANSPORT", "tcp"}}), "[X] between nodes: coordd's TCP, in plain");
+  EXPECT_EQ(between({{"COORDD_DATA_ENCRYPTION", "on"}}),
+            "[X] between nodes: coordd's TCP, encrypted");
 }
 
 }  // namespace

@@ -30,29 +30,40 @@ TEST(TransportFactory, RefusesSharedMemoryBetweenNodes) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("2 nodes"));
 }
 
-TEST(TransportFactory, RoutesBetweenNodesOrSaysWhatIsMissing) {
-  const auto transport = MakeTransport(kTwoNodes, {});
-  if (transport.ok()) {
-    EXPECT_EQ((*transport)->name(), "routed");
-  } else {
-    EXPECT_TRUE(absl::IsFailedPrecondition(transport.status())) << transport.status();
-    EXPECT_THAT(std::string(transport.status().message()), HasSubstr("COORDD_WITH_UCX=ON"));
+// Whether there is UCX or not: it is not opened without RDMA, nor where all is to be encrypted.
+TEST(TransportFactory, TakesTcpBetweenNodes) {
+  TransportFactoryOptions options;
+  options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";
+  for (const TransportChoice choice :
+       {TransportChoice::kAuto, TransportChoice::kMapped, TransportChoice::kTcp}) {
+    options.choice = choice;
+    for (const bool encrypts : {false, true}) {
+      options.encrypts = encrypts;
+      options.has_rdma = encrypts || choice == TransportChoice::kTcp;
+      testing::internal::CaptureStderr();
+      const auto between = MakeTransport(kTwoNodes, options);
+      EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+      ASSERT_TRUE(between.ok()) << between.status();
+      EXPECT_EQ((*between)->name(), "routed");
+      EXPECT_EQ((*MakeTransport(kOneNode, options))->name(), "shm");
+    }
   }
 }
 
-// Whether there is UCX or not.
-TEST(TransportFactory, TakesTcpBetweenNodesWhenAsked) {
+TEST(TransportFactory, SaysWhyItTakesTcpWhereThereIsRdma) {
   TransportFactoryOptions options;
-  options.choice = TransportChoice::kTcp;
+  options.has_rdma = true;
   options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";
+  testing::internal::CaptureStderr();
   const auto between = MakeTransport(kTwoNodes, options);
-  ASSERT_TRUE(between.ok()) << between.status();
-  EXPECT_EQ((*between)->name(), "routed");
-  EXPECT_EQ((*MakeTransport(kOneNode, options))->name(), "shm");
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(between.ok()) << between.status();
+  EXPECT_THAT(log, HasSubstr("there is RDMA, and TCP is used between nodes"));
 }
 
 TEST(TransportFactory, SaysWhichUcxCannotBeOpened) {
   TransportFactoryOptions options;
+  options.choice = TransportChoice::kUcx;
   options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";
   const absl::Status status = MakeTransport(kTwoNodes, options).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
@@ -71,6 +82,21 @@ TEST(TransportFactoryDeathTest, OpensNoUcxForRanksOfOneNode) {
         std::exit(made && !loaded ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
+}
+
+// In a process of its own: the other tests ask for it, too.
+TEST(TransportFactoryDeathTest, SaysOnceWhatUcxTrusts) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        TransportFactoryOptions options;
+        options.choice = TransportChoice::kUcx;
+        for (int i = 0; i < 3; ++i) (void)MakeTransport(kTwoNodes, options);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0),
+      testing::AllOf(HasSubstr("UCX believes whoever reaches its ports"),
+                     testing::Not(testing::ContainsRegex("UCX believes(.|\n)*UCX believes"))));
 }
 
 TEST(TransportFactory, TakesUcxEverywhereWhenAsked) {

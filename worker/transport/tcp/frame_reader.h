@@ -15,8 +15,8 @@ namespace coordd {
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // A frame begins. Where its payload goes, which has room for all of it; nullptr: nowhere, it is
-  // dropped, or the frame has none. An error ends the connection.
+  // A frame begins. Where its payload goes, which has room for all of it; nullptr: it has none, or
+  // an empty one. An error ends the connection.
   virtual absl::StatusOr<std::byte*> BeginFrame(const FrameHeader& header) = 0;
   // The payload of the frame that has begun last is all there, be it empty.
   virtual void EndPayload() = 0;

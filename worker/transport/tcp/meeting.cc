@@ -1,5 +1,6 @@
 #include "worker/transport/tcp/meeting.h"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -43,17 +44,23 @@ Meeting::Stage Meeting::Prove() {
       break;
   }
   wants_write_ = false;
-  OpenSslOwned<SSL> tls = handshake_->TakeTls();
-  if (!encrypts_) tls = nullptr;
-  stream_ = std::make_unique<TcpStream>(std::move(socket_), std::move(tls));
+  if (encrypts_) {
+    const std::optional<TlsHandshake::Secrets> secrets = handshake_->ExportSecrets();
+    if (!secrets.has_value()) return Fail(Stage::kFailed, handshake_->failure());
+    stream_ = std::make_unique<TcpStream>(std::move(socket_), secrets->sends, secrets->receives);
+  } else {
+    stream_ = std::make_unique<TcpStream>(std::move(socket_));
+  }
   return Turn(connects_ ? Stage::kAwaiting : Stage::kProven);
 }
 
 Meeting::Stage Meeting::Await() {
-  const iovec part = {verdict_.data() + verdict_bytes_, verdict_.size() - verdict_bytes_};
-  TcpStream::Moved moved = stream_->Read({&part, 1});
-  if (moved.is_over) return Fail(Stage::kEnded, std::move(moved.why));
-  verdict_bytes_ += moved.bytes;
+  const absl::Span<std::byte> room = absl::MakeSpan(verdict_).subspan(verdict_bytes_);
+  TcpStream::Got got = stream_->Read({}, room);
+  if (got.is_over) return Fail(Stage::kEnded, std::move(got.why));
+  if (got.others.size() > room.size()) return Fail(Stage::kFailed, "its first word is too long");
+  if (!got.others.empty()) std::memmove(room.data(), got.others.data(), got.others.size());
+  verdict_bytes_ += got.others.size();
   if (verdict_bytes_ < verdict_.size()) return stage_;
   const absl::StatusOr<FrameHeader> verdict = ParseHeader(verdict_);
   if (verdict.ok() && verdict->kind == FrameKind::kWelcome) return Turn(Stage::kMet);
@@ -65,7 +72,8 @@ void Meeting::Answer(FrameKind verdict) {
   verdict_ = Encode({verdict, 0, 0});
   const iovec part = {verdict_.data(), verdict_.size()};
   // Nothing was sent before, so there is room for it.
-  const TcpStream::Moved moved = stream_->Write({&part, 1});
+  std::array<std::byte, FrameHeader::kBytes + kRecordOverheadBytes> room;
+  const TcpStream::Moved moved = stream_->Write({&part, 1}, absl::MakeSpan(room));
   if (moved.bytes != verdict_.size() || stream_->has_unsent()) {
     Fail(Stage::kEnded, moved.is_over ? moved.why : "there is no room for a greeting");
   } else {

@@ -185,9 +185,11 @@ absl::StatusOr<std::byte*> MessageLink::BeginSmall(const FrameHeader& header) {
   if (TcpOperation* const receive = TakeSmall(header.tag)) {
     absl::Status status = SizeStatus(header.size_bytes, receive->size_bytes);
     if (!status.ok()) {
+      // It has to go somewhere: who reads the connection needs a place for every payload.
+      keeping_ = &memory_.NewKept(static_cast<size_t>(header.size_bytes), /*is_with_sender=*/false);
+      keeping_->is_whole = true;  // nobody's
       Finish(*receive, std::move(status));
-      Taken(header.size_bytes);
-      return nullptr;
+      return keeping_->bytes.data();
     }
     receiving_ = receive;
     Taken(header.size_bytes);

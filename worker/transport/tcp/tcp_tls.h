@@ -14,6 +14,7 @@ struct OpenSslFreer {
   void operator()(SSL* p) const { SSL_free(p); }
   void operator()(SSL_SESSION* p) const { SSL_SESSION_free(p); }
   void operator()(EVP_PKEY_CTX* p) const { EVP_PKEY_CTX_free(p); }
+  void operator()(EVP_CIPHER_CTX* p) const { EVP_CIPHER_CTX_free(p); }
   void operator()(BIO_METHOD* p) const { BIO_meth_free(p); }
 };
 template <typename T>

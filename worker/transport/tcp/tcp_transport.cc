@@ -30,6 +30,9 @@ constexpr uint32_t kTurnsPerPoll = 16;
 constexpr int kReadsPerTurn = 16, kWritesPerTurn = 16;
 constexpr size_t kScratchBytes = size_t{64} << 10;
 constexpr size_t kPartsPerWrite = 64;
+// Of records that are encrypted at a time, and sent by one call: it stays in the core's caches.
+constexpr size_t kSealingBytes = (size_t{128} << 10) + RecordWriter::kPayloadBytesMin;
+static_assert(kSealingBytes >= RecordWriter::kRoomBytesMin);
 
 std::string LoopbackOrInterface() {
   const absl::StatusOr<NetworkInterface> interface = InterfaceBesideLoopback();
@@ -48,6 +51,7 @@ TcpTransport::~TcpTransport() {
 absl::Status TcpTransport::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
   peers_.resize(static_cast<size_t>(layout.size()));
   scratch_.resize(kScratchBytes);
+  if (options_.encrypts) sealing_.resize(kSealingBytes);
   COORDD_RETURN_IF_ERROR(polls_.Open());
   COORDD_RETURN_IF_ERROR(Listen(layout, store, deadline));
   store_ = &store;
@@ -158,6 +162,15 @@ bool TcpTransport::Progress() {
   return moved;
 }
 
+// The next turn asks the clock and epoll.
+void TcpTransport::LookAtPeers() { turns_ = kTurnsPerClock - 1; }
+
+int TcpTransport::Descriptor() {
+  const bool has_more_to_do = !wanted_.empty() || !to_read_.empty() || !to_flush_.empty() ||
+                              memory_.has_ended() || !dropped_.ok();
+  return has_more_to_do || store_ == nullptr ? -1 : polls_.descriptor();
+}
+
 // May wait for the store.
 void TcpTransport::MeetWanted() {
   for (Peer* const peer : std::exchange(wanted_, {})) {
@@ -189,6 +202,7 @@ bool TcpTransport::TakeNews() {
     polls_.Change(peer.stream->socket(),
                   PeerMeetings::kKeysEnd + static_cast<uint64_t>(ToInt(met.rank)), peer.events);
     connected_.push_back(&peer);
+    if (peer.stream->has_buffered()) to_read_.push_back(&peer);  // which came with the verdict
     WantsFlush(peer);
   }
   for (const PeerMeetings::NotMet& not_met : meetings_.TakeNotMet()) {
@@ -223,15 +237,11 @@ bool TcpTransport::Poll() {
   return TakeNews() || moved;
 }
 
-size_t TcpTransport::PartsToRead(Peer& peer, std::array<iovec, 2>& parts) {
-  FrameReader& reader = peer.link.reader();
-  const absl::Span<std::byte> target = reader.target();
-  size_t count = 0;
-  if (!target.empty()) parts[count++] = {target.data(), target.size()};
-  // Where what comes may be much, no more than a header is read that has no place yet.
-  const bool sparing = !target.empty() || peer.link.expects_much();
-  parts[count++] = {scratch_.data(), sparing ? reader.header_left() : scratch_.size()};
-  return count;
+// Where what comes may be much, no more than a header is read that has no place yet.
+absl::Span<std::byte> TcpTransport::RoomBeside(Peer& peer) {
+  const FrameReader& reader = peer.link.reader();
+  const bool sparing = !reader.target().empty() || peer.link.expects_much();
+  return absl::MakeSpan(scratch_).first(sparing ? reader.header_left() : scratch_.size());
 }
 
 bool TcpTransport::Read(Peer& peer) {
@@ -242,30 +252,21 @@ bool TcpTransport::Read(Peer& peer) {
       if (peer.stream->has_buffered()) to_read_.push_back(&peer);
       break;
     }
-    std::array<iovec, 2> parts;
-    const size_t count = PartsToRead(peer, parts);
-    TcpStream::Moved moved = peer.stream->Read({parts.data(), count});
-    if (moved.is_over) {
-      Lose(peer, PeerLost(peer.rank, moved.why));
+    FrameReader& reader = peer.link.reader();
+    TcpStream::Got got = peer.stream->Read(reader.target(), RoomBeside(peer));
+    if (got.is_over) {
+      Lose(peer, PeerLost(peer.rank, got.why));
       return true;
     }
-    if (moved.bytes == 0) break;
-    moved_any = peer.has_moved = true;
-    size_t room = parts[count - 1].iov_len;
-    size_t placed = 0;
-    if (count == 2) {
-      room += parts[0].iov_len;
-      placed = std::min(moved.bytes, parts[0].iov_len);
-      peer.link.reader().Filled(placed);
-    }
-    const absl::Status taken =
-        peer.link.reader().Take(absl::MakeConstSpan(scratch_).first(moved.bytes - placed));
+    if (got.has_moved) moved_any = peer.has_moved = true;
+    if (got.placed > 0) reader.Filled(got.placed);
+    const absl::Status taken = reader.Take(got.others);
     if (!taken.ok()) {
       Lose(peer, PeerLost(peer.rank, absl::StrCat("it has sent ", taken.message())));
       return true;
     }
     WantsFlush(peer);
-    if (moved.bytes < room && !peer.stream->encrypts()) break;  // that was all
+    if (got.was_all) break;
   }
   return moved_any;
 }
@@ -288,7 +289,7 @@ bool TcpTransport::Flush(Peer& peer) {
     const size_t count = peer.link.outbox().Gather(absl::MakeSpan(parts));
     TcpStream::Moved moved;
     if (count > 0) {
-      moved = peer.stream->Write({parts.data(), count});
+      moved = peer.stream->Write({parts.data(), count}, absl::MakeSpan(sealing_));
     } else if (peer.stream->has_unsent()) {
       moved = peer.stream->Flush();
     } else {

@@ -54,6 +54,8 @@ class TcpTransport final : public Transport {
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;
   void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override;
   bool Progress() override;
+  void LookAtPeers() override;
+  int Descriptor() override;
   void Abort() override { aborted_.store(true, std::memory_order_release); }
 
  private:
@@ -82,7 +84,7 @@ class TcpTransport final : public Transport {
   bool FlushAll();
   bool Flush(Peer& peer);
   bool Read(Peer& peer);
-  size_t PartsToRead(Peer& peer, std::array<iovec, 2>& parts);
+  absl::Span<std::byte> RoomBeside(Peer& peer);
   void KeepEvents(Peer& peer, bool is_blocked);
   void Lose(Peer& peer, const absl::Status& status);
   void WatchPeers();
@@ -113,6 +115,7 @@ class TcpTransport final : public Transport {
   uint32_t turns_ = 0;           // of Progress
   absl::Time next_watch_ = absl::InfinitePast();
   std::vector<std::byte> scratch_;  // what is read that has no place yet
+  std::vector<std::byte> sealing_;  // of who encrypts: what is about to be sent
 };
 
 }  // namespace coordd

@@ -5,11 +5,16 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace coordd {
 namespace {
 
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 constexpr size_t kIdentityBytesMax = 200;
+
+constexpr absl::string_view kExporterLabel = "EXPORTER-coordd-tcp-records";
+constexpr absl::string_view kFromConnecting = "connecting", kFromAccepting = "accepting";
 
 // As OpenSSL wants a key that both have; nullptr: no memory.
 SSL_SESSION* SessionOf(SSL* ssl, const LinkKey& key) {
@@ -101,6 +106,26 @@ TlsHandshake::Outcome TlsHandshake::Step() {
       return ended ? Outcome::kEnded : Outcome::kFailed;
     }
   }
+}
+
+std::optional<TlsHandshake::Secrets> TlsHandshake::ExportSecrets() {
+  // Bound to all of the handshake by TLS; the context says of which direction it is, and of whom.
+  const auto exported = [this](absl::string_view direction, RecordSecret& secret) {
+    const std::string context = absl::StrCat(direction, " ", state_->identity);
+    return SSL_export_keying_material(ssl_.get(), secret.data(), secret.size(),
+                                      kExporterLabel.data(), kExporterLabel.size(),
+                                      reinterpret_cast<const unsigned char*>(context.data()),
+                                      context.size(), 1) == 1;
+  };
+  const bool connects = SSL_is_server(ssl_.get()) == 0;
+  Secrets secrets = {};
+  ERR_clear_error();
+  if (exported(kFromConnecting, connects ? secrets.sends : secrets.receives) &&
+      exported(kFromAccepting, connects ? secrets.receives : secrets.sends)) {
+    return secrets;
+  }
+  failure_ = absl::StrCat("no keys: ", TakeTlsError());
+  return std::nullopt;
 }
 
 }  // namespace coordd

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "worker/transport/tcp/record_cipher.h"
 #include "worker/transport/tcp/tcp_tls.h"
 #include "worker/transport/tcp/tls_keys.h"
 
@@ -28,8 +29,12 @@ class TlsHandshake {
   const std::string& failure() const { return failure_; }
   // What who has connected says of itself, and has proved behind kDone; empty: it has not come.
   const std::string& identity() const { return state_->identity; }
-  // Behind kDone: for who encrypts all that follows.
-  OpenSslOwned<SSL> TakeTls() { return std::move(ssl_); }
+  // Behind kDone: the secrets of what follows, for who encrypts it; nobody else has them, and no
+  // two connections the same. nullopt: OpenSSL has failed, and failure() says how.
+  struct Secrets {
+    RecordSecret sends, receives;
+  };
+  std::optional<Secrets> ExportSecrets();
 
  private:
   // What OpenSSL's callbacks see; its address stays.

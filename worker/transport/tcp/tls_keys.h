@@ -18,9 +18,9 @@
 namespace coordd {
 
 // The first word of what is said: ranks that speak otherwise do not believe each other.
-inline constexpr absl::string_view kTcpProtocol = "coordd-tcp/1";
+inline constexpr absl::string_view kTcpProtocol = "coordd-tcp/2";
 // How it is written whether what follows the proof is encrypted.
-inline constexpr absl::string_view kEncryptedWord = "tls", kPlainWord = "plain";
+inline constexpr absl::string_view kEncryptedWord = "encrypted", kPlainWord = "plain";
 
 // What who connects says in the open, and the key depends on: nobody can say it who has no key, and
 // nobody change it on the way.

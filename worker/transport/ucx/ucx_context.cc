@@ -46,7 +46,7 @@ absl::StatusOr<std::string> InterfaceInsteadOfLoopback(const UcxVersion& version
 // Empty: UCX chooses.
 absl::StatusOr<std::string> ChosenInterface(const UcxVersion& version,
                                             const UcxTransportOptions& options) {
-  if (options.local_address.empty()) return "";
+  if (options.local_address.empty() || options.only_rdma) return "";
   const bool is_users = options.environment.contains("UCX_NET_DEVICES");
   if (!is_users && IsLoopback(options.local_address) && ReachesNobodyOverLoopback(version))
     return InterfaceInsteadOfLoopback(version);

@@ -11,9 +11,9 @@ absl::StatusOr<std::unique_ptr<Transport>> TryMakeUcxTransport(const UcxTranspor
   const absl::StatusOr<UcxFunctions> ucx = LoadUcx(options.environment);
   if (ucx.ok()) return MakeUcxTransport(*ucx, options, clock);
   return absl::FailedPreconditionError(
-      absl::StrCat("ranks on several nodes need UCX: ", ucx.status().message(),
+      absl::StrCat("UCX cannot be used: ", ucx.status().message(),
                    "; install it (Debian: libucx0), name its libucp.so.0 with ", kUcxVariable,
-                   ", or run all ranks on one node"));
+                   ", or leave COORDD_TRANSPORT at auto"));
 }
 
 }  // namespace coordd

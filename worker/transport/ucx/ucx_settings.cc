@@ -57,7 +57,8 @@ void AddTcpProtocols(Settings& settings) {
 
 bool KnowsTcp(const UcxTransportOptions& options) {
   const Environment& environment = options.environment;
-  if (options.local_address.empty() || environment.contains("UCX_NET_DEVICES")) return false;
+  if (options.only_rdma || options.local_address.empty() || environment.contains("UCX_NET_DEVICES"))
+    return false;
   const auto chosen = environment.find("UCX_TLS");
   if (chosen == environment.end()) return true;
   const std::vector<absl::string_view> names = absl::StrSplit(chosen->second, ',');
@@ -72,12 +73,17 @@ std::vector<UcxSetting> UcxSettings(const UcxVersion& version, const UcxTranspor
                                     const std::string& interface) {
   Settings settings(version, options.environment);
   // The shared-memory transports do not report the end of a peer.
-  settings.Add("TLS", "^sm", "notice the end of a rank");
+  if (options.only_rdma) {
+    settings.Add("TLS", "^tcp,sm", "listen to nobody over TCP");
+  } else {
+    settings.Add("TLS", "^sm", "notice the end of a rank");
+  }
   // The default, 20 s, is far above the 2 s in which a lost rank is to be known.
   settings.Add("KEEPALIVE_INTERVAL", "1s");
   if (options.ports.has_value())
     settings.AddOfTcp("PORT_RANGE", options.ports->ToString(), "keep to COORDD_PORT_RANGE");
-  if (!interface.empty()) settings.Add("NET_DEVICES", interface, "keep to one network interface");
+  if (!interface.empty() && !options.only_rdma)
+    settings.Add("NET_DEVICES", interface, "keep to one network interface");
   if (KnowsTcp(options)) AddTcpProtocols(settings);
   return std::move(settings).Take();
 }

@@ -23,6 +23,8 @@ struct UcxTransportOptions {
   // COORDD_UCX_LIBRARY names the library.
   Environment environment;
   std::optional<PortRange> ports;  // that UCX listens on over TCP; absent: any
+  // Without UCX's TCP, of which no port listens then, and on whatever interface has RDMA.
+  bool only_rdma = false;
 };
 
 // UCX's active messages (ucp_am_*_nbx), matched by tag = sender's rank (24 bits) | Tag::Encode (40

@@ -1,5 +1,6 @@
 // Who is not believed by a rank, and what those that are may not do.
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,6 +34,12 @@ using Bytes = std::vector<std::byte>;
 
 constexpr absl::Duration kHangLimit = absl::Minutes(1);
 constexpr Tag kTag{LaneId{0}, 1};
+// What this peer says, all of it, which a connection has room for.
+size_t Write(TcpStream& stream, absl::Span<const std::byte> said) {
+  static std::vector<std::byte> room(size_t{1} << 20);
+  const iovec part = {const_cast<std::byte*>(said.data()), said.size()};
+  return stream.Write({&part, 1}, absl::MakeSpan(room)).bytes;
+}
 
 // The ranks of one generation that this thread drives; the others are the test's.
 class Ranks {
@@ -232,12 +239,75 @@ TEST(TcpRank, IsLostWhenItSaysWhatItMayNot) {
       zero.Receive(Rank{1}, kTag, absl::MakeSpan(landing),
                    [&](absl::Status status) { ended = status; });
       const EncodedHeader said = Encode(lie);
-      const iovec part = {const_cast<std::byte*>(said.data()), said.size()};
-      EXPECT_EQ(stream->Write({&part, 1}).bytes, said.size());
+      EXPECT_EQ(Write(*stream, said), said.size());
       ASSERT_TRUE(ranks.DriveUntil([&] { return ended.has_value(); }));
       EXPECT_EQ(SuspectRank(*ended), Rank{1}) << *ended;
       EXPECT_THAT(std::string(ended->message()), HasSubstr("it has sent"));
     }
+  }
+}
+
+// Who can change packets on the way ends a connection of two ranks, and no more.
+TEST(TcpRank, IsLostWhenARecordIsNotWhatItHasSent) {
+  const auto context = NewTlsContext();
+  Ranks ranks(3);
+  const TcpTransportOptions encrypted{.local_address = "127.0.0.1", .ports = {}, .encrypts = true};
+  TcpTransport& zero = ranks.Add(0, encrypted);
+  TcpTransport& two = ranks.Add(2, encrypted);
+  const TcpAddress address = ranks.AddressOf(0);
+  const auto meeting =
+      Meet(ranks, context->get(), address, {Rank{1}, Rank{0}, true, std::nullopt}, address.secret);
+  ASSERT_EQ(meeting->stage(), Meeting::Stage::kMet);
+  const std::unique_ptr<TcpStream> stream = meeting->TakeStream();
+  Bytes landing(500000);
+  std::optional<absl::Status> ended;
+  zero.Receive(Rank{1}, kTag, absl::MakeSpan(landing),
+               [&](absl::Status status) { ended = status; });
+  const EncodedRecordHeader header = Encode(RecordHeader{RecordKind::kFrames, 16});
+  Bytes record(header.begin(), header.end());
+  record.resize(record.size() + 16 + kRecordTagBytes);
+  EXPECT_EQ(send(stream->socket(), record.data(), record.size(), 0),
+            static_cast<ssize_t>(record.size()));
+  ASSERT_TRUE(ranks.DriveUntil([&] { return ended.has_value(); }));
+  EXPECT_EQ(SuspectRank(*ended), Rank{1}) << *ended;
+  EXPECT_THAT(std::string(ended->message()), HasSubstr("its tag is false"));
+  ranks.Exchange(zero, 0, two, 2);
+}
+
+bool CanRead(int descriptor) {
+  pollfd watched = {descriptor, POLLIN, 0};
+  return poll(&watched, 1, 0) == 1;
+}
+
+// Who waits for the network may sleep at its descriptor: what comes can be read there.
+TEST(TcpRank, HasADescriptorThatTellsOfWhatComes) {
+  for (const bool encrypts : {false, true}) {
+    Ranks ranks(2);
+    const TcpTransportOptions options{
+        .local_address = "127.0.0.1", .ports = {}, .encrypts = encrypts};
+    TcpTransport& zero = ranks.Add(0, options);
+    TcpTransport& one = ranks.Add(1, options);
+    ranks.Exchange(zero, 0, one, 1);
+    Bytes landing(1000);
+    std::optional<absl::Status> received, sent;
+    zero.Receive(Rank{1}, kTag, absl::MakeSpan(landing),
+                 [&](absl::Status status) { received = status; });
+    for (int i = 0; i < 100; ++i) zero.Progress();
+    ASSERT_GE(zero.Descriptor(), 0);
+    EXPECT_FALSE(CanRead(zero.Descriptor()));
+    const Bytes said(1000);
+    one.Send(Rank{0}, kTag, said, [&](absl::Status status) { sent = status; });
+    EXPECT_EQ(one.Descriptor(), -1);  // it has something to do
+    while (!sent.has_value()) one.Progress();
+    EXPECT_TRUE(CanRead(zero.Descriptor()));
+    while (!received.has_value()) zero.Progress();
+    EXPECT_FALSE(CanRead(zero.Descriptor()));
+    const OwnedFd stranger = ConnectTo(ranks.AddressOf(0));
+    while (!CanRead(zero.Descriptor())) {
+    }
+    zero.LookAtPeers();
+    zero.Progress();
+    EXPECT_FALSE(CanRead(zero.Descriptor()));
   }
 }
 
@@ -259,8 +329,7 @@ TEST(TcpRank, IsLostWhenItEndsInTheMiddleOfAFrame) {
     Bytes said(header.begin(), header.end());
     said.resize(bytes);
     for (int i = 0; i < 10; ++i) zero.Progress();
-    const iovec part = {said.data(), said.size()};
-    EXPECT_EQ(stream->Write({&part, 1}).bytes, said.size());
+    EXPECT_EQ(Write(*stream, said), said.size());
     for (int i = 0; i < 100; ++i) zero.Progress();
     EXPECT_FALSE(ended.has_value());
     stream.reset();
@@ -306,8 +375,11 @@ int64_t ResidentBytes() {
   return resident * getpagesize();
 }
 
-TEST(TcpRank, HasAThousandPeersWithin64MiB) {
+class TcpRankWithPeers : public testing::TestWithParam<bool> {};
+
+TEST_P(TcpRankWithPeers, HasAThousandWithin64MiB) {
   constexpr int32_t kPeers = 1000;
+  const bool encrypts = GetParam();
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -316,14 +388,15 @@ TEST(TcpRank, HasAThousandPeersWithin64MiB) {
   const auto context = NewTlsContext();
   const int64_t before = ResidentBytes();
   Ranks ranks(kPeers + 1);
-  TcpTransport& zero = ranks.Add(0);
+  TcpTransport& zero =
+      ranks.Add(0, {.local_address = "127.0.0.1", .ports = {}, .encrypts = encrypts});
   const TcpAddress address = ranks.AddressOf(0);
   std::vector<std::unique_ptr<TcpStream>> peers;
   std::vector<std::byte> landings(kPeers);
   int32_t received = 0;
   for (int32_t i = 1; i <= kPeers; ++i) {
     const auto meeting = Meet(ranks, context->get(), address,
-                              {Rank{i}, Rank{0}, false, std::nullopt}, address.secret);
+                              {Rank{i}, Rank{0}, encrypts, std::nullopt}, address.secret);
     ASSERT_EQ(meeting->stage(), Meeting::Stage::kMet);
     peers.push_back(meeting->TakeStream());
     zero.Receive(Rank{i}, kTag, absl::MakeSpan(landings).subspan(static_cast<size_t>(i - 1), 1),
@@ -332,14 +405,16 @@ TEST(TcpRank, HasAThousandPeersWithin64MiB) {
   const EncodedHeader header = Encode({FrameKind::kSmall, kTag.Encode(), 1});
   Bytes message(header.begin(), header.end());
   message.push_back(std::byte{9});
-  const iovec part = {message.data(), message.size()};
-  for (const auto& peer : peers) EXPECT_EQ(peer->Write({&part, 1}).bytes, message.size());
+  for (const auto& peer : peers) EXPECT_EQ(Write(*peer, message), message.size());
   EXPECT_TRUE(ranks.DriveUntil([&] { return received == kPeers; }));
   // A sanitizer keeps what is freed, and more beside what is not.
   if (!kIsSanitized) {
     EXPECT_LE(ResidentBytes() - before, int64_t{64} << 20);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(TcpRank, TcpRankWithPeers, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Encrypted" : "InPlain"; });
 
 }  // namespace
 }  // namespace coordd

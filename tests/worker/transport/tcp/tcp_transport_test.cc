@@ -9,6 +9,7 @@
 #include "tests/worker/support/collective_backend_conformance.h"
 #include "tests/worker/support/transport_conformance.h"
 #include "worker/host/host_backend.h"
+#include "worker/transport/agreed_transport.h"
 #include "worker/transport/routed_transport.h"
 #include "worker/transport/shm/shm_transport.h"
 
@@ -27,6 +28,10 @@ std::unique_ptr<Transport> Encrypted() {
 
 std::unique_ptr<Transport> Routed() {
   return std::make_unique<RoutedTransport>(std::make_unique<ShmTransport>(), InPlain());
+}
+
+std::unique_ptr<Transport> Agreed() {
+  return std::make_unique<AgreedTransport>(InPlain(), nullptr);
 }
 
 // Nodes of two ranks, and a node of one at the end of an odd world.
@@ -57,11 +62,13 @@ std::string NameOf(const auto& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
                          testing::Values(TransportOf("InPlain", InPlain),
                                          TransportOf("Encrypted", Encrypted),
+                                         TransportOf("Agreed", Agreed),
                                          TransportOf("Routed", Routed)),
                          [](const auto& info) { return NameOf(info); });
 
 INSTANTIATE_TEST_SUITE_P(HostOverTcp, CollectiveBackendConformance,
                          testing::Values(BackendOf("InPlain", InPlain),
+                                         BackendOf("Encrypted", Encrypted),
                                          BackendOf("Routed", Routed)),
                          [](const auto& info) { return NameOf(info); });
 

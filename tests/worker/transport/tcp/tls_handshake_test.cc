@@ -4,9 +4,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/owned_fd.h"
 #include "common/base/random.h"
@@ -60,6 +62,27 @@ TEST(TlsHandshake, EndsWellForThoseThatHaveTheKey) {
   EXPECT_EQ(Shake(connects, accepts), std::pair(Outcome::kDone, Outcome::kDone));
   EXPECT_EQ(accepts.identity(), text);
   EXPECT_EQ(*LinkIdentity::Parse(accepts.identity()), kIdentity);
+}
+
+// Each direction of each connection has a secret that both ends have, and nobody else.
+TEST(TlsHandshake, LeavesSecretsToWhoEncrypts) {
+  const auto context = NewTlsContext();
+  const std::string secret = SecretHex(32), text = kIdentity.ToText();
+  std::vector<RecordSecret> all;
+  for (int i = 0; i < 2; ++i) {
+    Sockets sockets;
+    TlsHandshake connects =
+        TlsHandshake::Connecting(context->get(), sockets.a.get(), text, DeriveKey(secret, text));
+    TlsHandshake accepts = TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(secret));
+    ASSERT_EQ(Shake(connects, accepts), std::pair(Outcome::kDone, Outcome::kDone));
+    const auto here = connects.ExportSecrets(), there = accepts.ExportSecrets();
+    ASSERT_TRUE(here.has_value() && there.has_value());
+    EXPECT_EQ(here->sends, there->receives);
+    EXPECT_EQ(here->receives, there->sends);
+    all.insert(all.end(), {here->sends, here->receives});
+  }
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end());
 }
 
 // What follows in plain is there whole, both ways, even if it has come with the handshake's end.
@@ -150,8 +173,8 @@ TEST(LinkIdentity, IsReadAsItIsWritten) {
   for (const LinkIdentity& identity : {kIdentity, plain, encrypted, v6})
     EXPECT_EQ(*LinkIdentity::Parse(identity.ToText()), identity);
   for (const char* text :
-       {"", "coordd-tcp/1 3 5 plain", "coordd-tcp/2 3 5 plain -", "coordd-tcp/1 -3 5 plain -",
-        "coordd-tcp/1 03 5 plain -", "coordd-tcp/1 3 5 clear -", "coordd-tcp/1 3 5 plain - -"}) {
+       {"", "coordd-tcp/2 3 5 plain", "coordd-tcp/1 3 5 plain -", "coordd-tcp/2 -3 5 plain -",
+        "coordd-tcp/2 03 5 plain -", "coordd-tcp/2 3 5 clear -", "coordd-tcp/2 3 5 plain - -"}) {
     EXPECT_FALSE(LinkIdentity::Parse(text).ok()) << text;
   }
 }

@@ -62,6 +62,17 @@ TEST(UcxSettings, OfTcpAreThoseOfANetworkThatIsTcpForCertain) {
               AllOf(Not(Contains(Key("TCP_TX_SEG_SIZE"))), Not(Contains(Key("ZCOPY_THRESH")))));
 }
 
+TEST(UcxSettings, LeaveTcpOutWhereItIsForRdma) {
+  UcxTransportOptions options = Options({});
+  options.only_rdma = true;
+  EXPECT_FALSE(KnowsTcp(options));
+  for (const UcxVersion& version : {kDebians, kNewest}) {
+    EXPECT_THAT(Values(version, options),
+                AllOf(Contains(Pair("TLS", "^tcp,sm")), Not(Contains(Key("NET_DEVICES"))),
+                      Not(Contains(Key("ZCOPY_THRESH")))));
+  }
+}
+
 TEST(UcxSettings, SayWhatTheyAreNeededFor) {
   for (const UcxSetting& setting : UcxSettings(kNewest, Options({}), "eth0")) {
     const bool is_needed =
