@@ -69,6 +69,73 @@ print("trained", me, dist.get_rank(), sizes, "as one process" if apart < 1e-12 e
 dist.destroy_process_group()
 """
 
+# Shards of the lost rank are in a checkpoint alone.
+SHARDED = """
+import os, signal, sys
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import coordd.torch.distributed as coordd
+STEPS, EVERY, folder, dies_in = 12, 3, sys.argv[1], int(sys.argv[2])
+me = int(os.environ["RANK"])
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(12, 5, generator=generator, dtype=torch.float64), torch.randn(12, 4, generator=generator, dtype=torch.float64)
+
+def made(shard):
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8, dtype=torch.float64), torch.nn.Tanh(), torch.nn.Linear(8, 4, dtype=torch.float64))
+    if shard:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+    return model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+
+def state():
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer, "step": torch.tensor(step)}
+
+def saved():
+    dcp.save(state(), checkpoint_id=os.path.join(folder, str(step)))
+    return step
+
+dist.init_process_group("coordd")
+(model, optimizer), step = made(True), 0
+last = saved()
+while step < STEPS:
+    try:
+        inputs, targets = (part[dist.get_rank()::dist.get_world_size()] for part in batch(step))
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        if (me, step) == (1, dies_in):
+            os.kill(os.getpid(), signal.SIGKILL)
+        torch.nn.functional.mse_loss(outputs, targets).backward()
+        optimizer.step()
+        step += 1
+        if step % EVERY == 0:
+            last = saved()
+    except RuntimeError as error:
+        coordd.recover(error)
+        last = coordd.share_newest(last, lambda: last)
+        (model, optimizer), step = made(True), last
+        if last > 0:
+            read = state()
+            dcp.load(read, checkpoint_id=os.path.join(folder, str(last)))
+            set_state_dict(model, optimizer, model_state_dict=read["model"], optim_state_dict=read["optimizer"])
+
+alone, its = made(False)
+for one in range(STEPS):
+    inputs, targets = batch(one)
+    its.zero_grad()
+    torch.nn.functional.mse_loss(alone(inputs), targets).backward()
+    its.step()
+apart = max((one.full_tensor() - other).abs().max().item() for one, other in zip(model.parameters(), alone.parameters()))
+print("trained", me, dist.get_rank(), dist.get_world_size(), "as one process" if apart < 1e-12 else f"differently by {apart}", flush=True)
+dist.destroy_process_group()
+"""
+
 REFUSED = """
 import torch, torch.distributed as dist
 import coordd.torch.distributed as coordd
@@ -88,6 +155,14 @@ dist.all_reduce(tensor)
 print("sum:", tensor.tolist(), coordd.share_newest(dist.get_rank(), lambda: f"state of {dist.get_rank()}"), flush=True)
 dist.destroy_process_group()
 """
+
+
+def has_fsdp2():
+    """Whether this torch can shard over a backend in Python."""
+    if not has_torch():
+        return False
+    import torch
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 14)
 
 
 @unittest.skipUnless(has_torch(), "needs torch 2.1 or later")
@@ -113,6 +188,13 @@ class GoingOn(processes.TestCase):
 
     def test_ranks_that_are_killed_one_after_the_other(self):
         self.trained(["-np", "4", "--min-np", "2"], "coordd", [(0, 3), (2, 7)], [4, 3, 2])
+
+    @unittest.skipUnless(has_fsdp2(), "needs torch 2.14 or later")
+    def test_shards_come_back_from_a_checkpoint(self):
+        status, text = self.run_ranks(["-np", "3", "--min-np", "2"], SHARDED, os.path.join(self.folder, "checkpoint"), 7)
+        self.assertEqual(status, 0, text)
+        self.assertEqual(sorted(re.findall(r"trained (\d+) (\d+) (\d+) (.*)\n", text)),
+                         [("0", "0", "2", "as one process"), ("2", "1", "2", "as one process")], text)
 
     def test_one_that_is_left_alone(self):
         self.trained(["-np", "2", "--min-np", "1"], "coordd", [(1, 5)], [2, 1])

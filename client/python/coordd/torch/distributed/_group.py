@@ -65,7 +65,7 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
         _ends.note_exits()
         _watch_the_exit()
         channel = _channel.Channel(store, rank, size, max(seconds, 0.001), inside, _made_of[-1] if _made_of else None,
-                                   inside is None and _is_default() and os.environ.get("COORDD_ON_FAILURE") == "raise")
+                                   inside is None and _is_default() and os.environ.get("COORDD_ON_FAILURE") in ("raise", "continue"))
         self._setup(channel, keeps_works=not KEEPS_WORKS)
         self._setup_point_to_point()
         _alive.append(self)
