@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 

@@ -56,13 +56,15 @@ class Channel:
 
     # By coordd's number of a member its rank in torch; None: they are the same.
     order: Optional[List[int]] = None
+    _job_ranks: Optional[List[int]] = None  # by rank in the group; None: they are the same
 
     def _join_all(self, job: _job.Job) -> Comm:
-        self.job, self.set, self._job_ranks = job, 0, None
+        self.job, self.set = job, 0
         return Comm(job.worker, self.set, self.timeout_s)
 
     def _join_job(self, store, recovers: bool) -> Comm:
-        self.job, self.set, self._job_ranks = _job.Job(store, self.rank, self.size, self.timeout_s, recovers), 0, None
+        self._job_ranks = None  # a set of a job has failed before
+        self.job, self.set = _job.Job(store, self.rank, self.size, self.timeout_s, recovers), 0
         comm = Comm(self.job.worker, self.set, self.timeout_s)
         own, everyone = c_int64(self.rank), (c_int64 * self.size)()
         comm.run("allgather", (own, everyone), ctypes.addressof(own), ctypes.addressof(everyone), 8, _BYTES)

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from coordd import _native, _torch_env
 from coordd.exceptions import CoorddError
@@ -45,7 +46,7 @@ def _made_anew(job: Job, cause: Optional[BaseException], backend: str, seconds: 
         _take_down(job)
         try:
             _torch_env.follow(job.worker, place)
-            store = dist.PrefixStore(f"coordd/{place.generation}", _store.Store(job.worker, timedelta(seconds=seconds)))
+            store = PrefixStore(f"coordd/{place.generation}", _store.Store(job.worker, timedelta(seconds=seconds)))
             with _group.made_of(job):
                 dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=timedelta(seconds=seconds))
             return place.rank, place.size
