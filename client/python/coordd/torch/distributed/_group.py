@@ -8,6 +8,7 @@
 import contextlib
 import os
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Iterator, List, Optional
 
 import torch
@@ -147,6 +148,7 @@ class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined,misc]
     def __init__(self, store, rank: int, size: int, timeout, name: str = "", inside: Optional[_channel.Inside] = None):
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[attr-defined]
         self._name_, self._description = name, "undefined"
+        self.options = SimpleNamespace()  # torch notes there what it has made of Gloo's place
         self._begin(store, rank, size, timeout, inside)
 
     def rank(self):

@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from ctypes import byref, c_char_p, c_double, c_int32, c_size_t, c_void_p
-from typing import Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
 from coordd import _ends as _error_ends, _library, _native
 from coordd.exceptions import CoorddError
@@ -79,8 +79,11 @@ class Job:
             except Exception:
                 work = None
         thread = threading.Thread(target=self._end, args=(work,), name="coordd-c10d-leave", daemon=True)
-        _ends.append(thread)
-        thread.start()
+        try:
+            thread.start()
+            _ends.append(thread)
+        except RuntimeError:  # Python ends
+            self._end(work)
 
     def leave_at_exit(self, hold_s: float) -> None:
         """Instead of leave(), where it is not known yet how the program ends: exit status 0 is a goodbye, any other one a failure.
@@ -136,16 +139,28 @@ def await_ends() -> None:
     _ends.clear()
 
 
+def _all_at_once(calls: Sequence[Callable[[], None]]) -> None:
+    """One after the other where Python has come so far in its end that it starts no thread any more."""
+    threads = []
+    for call in calls[1:]:
+        thread = threading.Thread(target=call, name="coordd-c10d-leave", daemon=True)
+        try:
+            thread.start()
+            threads.append(thread)
+        except RuntimeError:
+            call()
+    for call in calls[:1]:
+        call()
+    for thread in threads:
+        thread.join(END_S)
+
+
 def leave_all_at_exit() -> None:
     """At the end of the process, when the groups have ended what they had started. Others may still need this rank: its goodbye ends
     the job for them, and rank 0 may have their coordd. A program that ends with an error does not wait for them."""
     jobs = list(_jobs)
     if not _error_ends.asked_to_fail():
-        waits = [threading.Thread(target=job.await_others, name="coordd-c10d-leave", daemon=True) for job in jobs]
-        for thread in waits:
-            thread.start()
-        for thread in waits:
-            thread.join(END_S)
+        _all_at_once([job.await_others for job in jobs])
     for job in jobs:
         job.leave_at_exit(GOODBYE_S)
     await_ends()
