@@ -13,6 +13,8 @@ from tests.support.relays import RelayCase
 
 GARBAGE, SILENT = 300, 400
 CALLS = 60000  # without a bound these take more than a gibibyte
+# Of a relay, whose neighbours on a busy machine leave it the less time to end refused calls: 135 MiB alone, 416 at a load of 13.
+RELAY_MOST_MIB = 512
 
 
 class RelayTest(RelayCase):
@@ -94,7 +96,7 @@ class RelayTest(RelayCase):
                     met = job.met
                     self.assertTrue(wait_for(lambda met=met: job.met > met + 5), relay.text())
                     if not processes.SANITIZED:
-                        self.assertLess(memory_mib(relay.pid, "VmHWM"), MOST_MIB)
+                        self.assertLess(memory_mib(relay.pid, "VmHWM"), RELAY_MOST_MIB)
         self.assertEqual(job.answers, {"ok"})
         self.assertIn("sessions of workers, as many as it takes", relay.text())
         # Nor does coordd keep anything of it, and others find room again: what refuses this one is coordd.
