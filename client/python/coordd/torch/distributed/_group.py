@@ -148,8 +148,13 @@ class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined,misc]
     def __init__(self, store, rank: int, size: int, timeout, name: str = "", inside: Optional[_channel.Inside] = None):
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[attr-defined]
         self._name_, self._description = name, "undefined"
-        self.options = SimpleNamespace()  # torch notes there what it has made of Gloo's place
+        self._noted = SimpleNamespace()
         self._begin(store, rank, size, timeout, inside)
+
+    @property
+    def options(self):
+        """Where torch notes things of a group in Gloo's place."""
+        return self._noted
 
     def rank(self):
         return self._rank_
