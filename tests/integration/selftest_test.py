@@ -24,8 +24,19 @@ class SelftestTest(processes.TestCase):
         self.assertEqual(status, 0, text)
 
     def test_nodes_that_share_no_memory(self):
+        status, text = self.run_selftest(2, COORDD_TRANSPORT="tcp")
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def test_nodes_whose_messages_are_encrypted(self):
+        status, text = self.run_selftest(2, COORDD_TRANSPORT="tcp", COORDD_DATA_ENCRYPTION="on")
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def test_nodes_that_use_ucx(self):
         status, text = self.run_selftest(2, COORDD_TRANSPORT="ucx")
-        if "need UCX, which this build of coordd does not have" in text:
+        if "UCX, which this build of coordd does not have" in text:
+            self.assertEqual(status, 3, text)
             self.skipTest("built without UCX")
         self.assertEqual(status, 0, text)
         self.assert_nothing_left()
