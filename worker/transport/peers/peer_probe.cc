@@ -44,6 +44,19 @@ absl::StatusOr<ProbePort> ProbePort::Open(const std::string& address, uint16_t p
   return opened;
 }
 
+std::optional<ProbePort> ProbePort::OpenFor(const std::string& address,
+                                            const std::optional<PortRange>& ports, int32_t index,
+                                            int32_t ranks) {
+  int32_t port = 0;
+  if (ports.has_value()) {
+    if (ports->size() < 2 + 3 * ranks) return std::nullopt;
+    port = ports->last - index;
+  }
+  absl::StatusOr<ProbePort> opened = Open(address, static_cast<uint16_t>(port));
+  if (!opened.ok()) return std::nullopt;
+  return *std::move(opened);
+}
+
 PeerProbe::PeerProbe(const HostPort& port) {
   SocketAddress remote = SocketAddress::Of(port);
   socket_ = OpenTcpSocket(remote);

@@ -66,6 +66,8 @@ absl::StatusOr<TcpListener> TcpListener::Open(const std::string& address,
     SocketAddress local = SocketAddress::Of({address, static_cast<uint16_t>(port)});
     TcpListener opened;
     opened.socket_ = OpenTcpSocket(local);
+    // A connection of an earlier job that this side ended waits at the port for a minute.
+    Set(opened.socket_.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (opened.socket_.valid() && bind(opened.socket_.get(), local.get(), local.size) == 0 &&
         listen(opened.socket_.get(), SOMAXCONN) == 0 &&
         getsockname(opened.socket_.get(), local.get(), &local.size) == 0) {

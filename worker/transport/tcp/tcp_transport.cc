@@ -62,7 +62,9 @@ absl::Status TcpTransport::Listen(const GroupLayout& layout, Store& store, absl:
   const std::string at =
       options_.local_address.empty() ? LoopbackOrInterface() : options_.local_address;
   COORDD_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Open(at, options_.ports));
-  probe_port_ = OpenProbePort(at, layout);
+  const int32_t node = layout.node_of(layout.self());
+  const int32_t index = ToInt(layout.self()) - ToInt(layout.first_rank_of(node));
+  probe_port_ = ProbePort::OpenFor(at, options_.ports, index, layout.ranks_on(node));
   TcpAddress address{listener.address(), SecretHex(32), options_.encrypts, std::nullopt};
   if (probe_port_.has_value()) address.probe_port = probe_port_->address();
   const PeerMeetings::Options options{layout.self(), layout.size(), options_.encrypts,
@@ -72,20 +74,6 @@ absl::Status TcpTransport::Listen(const GroupLayout& layout, Store& store, absl:
     return peer == nullptr || (peer->stream == nullptr && peer->link.ended().ok());
   }));
   return store.Set(AddressKey(kTcpKeyPrefix, layout.self()), address.ToText(), deadline);
-}
-
-// Within a range of ports, at its end, where there is room beyond what the ranks listen on.
-std::optional<ProbePort> TcpTransport::OpenProbePort(const std::string& address,
-                                                     const GroupLayout& layout) const {
-  int32_t port = 0;
-  if (options_.ports.has_value()) {
-    const int32_t node = layout.node_of(layout.self());
-    if (options_.ports->size() < 2 * layout.ranks_on(node)) return std::nullopt;
-    port = options_.ports->last - (ToInt(layout.self()) - ToInt(layout.first_rank_of(node)));
-  }
-  absl::StatusOr<ProbePort> opened = ProbePort::Open(address, static_cast<uint16_t>(port));
-  if (!opened.ok()) return std::nullopt;  // others do without it
-  return *std::move(opened);
 }
 
 TcpTransport::Peer& TcpTransport::PeerOf(Rank rank) {

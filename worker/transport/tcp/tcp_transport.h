@@ -72,8 +72,6 @@ class TcpTransport final : public Transport {
   };
 
   absl::Status Listen(const GroupLayout& layout, Store& store, absl::Time deadline);
-  std::optional<ProbePort> OpenProbePort(const std::string& address,
-                                         const GroupLayout& layout) const;
   Peer& PeerOf(Rank rank);
   TcpOperation& NewOperation(Tag tag, size_t size_bytes);
   void StartReceive(Rank from, TcpOperation& operation);

@@ -43,24 +43,16 @@ absl::Status UcxPeers::Publish(UcxContext& context, const GroupLayout& layout, S
   return store.Set(AddressKey(kUcxKeyPrefix, layout.self()), std::move(address), deadline);
 }
 
-// Where it is known which way UCX's messages go; within a range of ports, at its end, where there
-// is room beyond those that UCX needs.
+// Where it is known which way UCX's messages go.
 std::optional<ProbePort> UcxPeers::OpenProbePort(const GroupLayout& layout) const {
   const Environment& environment = options_.environment;
   if (options_.local_address.empty() || environment.contains("UCX_NET_DEVICES") ||
       environment.contains("UCX_TLS")) {
     return std::nullopt;
   }
-  int32_t port = 0;
-  if (options_.ports.has_value()) {
-    const int32_t node = layout.node_of(layout.self());
-    if (options_.ports->size() < 2 * layout.ranks_on(node)) return std::nullopt;
-    port = options_.ports->last - (ToInt(layout.self()) - ToInt(layout.first_rank_of(node)));
-  }
-  absl::StatusOr<ProbePort> opened =
-      ProbePort::Open(options_.local_address, static_cast<uint16_t>(port));
-  if (!opened.ok()) return std::nullopt;  // others do without it
-  return *std::move(opened);
+  const int32_t node = layout.node_of(layout.self());
+  const int32_t index = ToInt(layout.self()) - ToInt(layout.first_rank_of(node));
+  return ProbePort::OpenFor(options_.local_address, options_.ports, index, layout.ranks_on(node));
 }
 
 UcxPeer& UcxPeers::Of(Rank rank, bool connects) {
