@@ -140,10 +140,15 @@ std::vector<ServerCertificates::Stamp> ServerCertificates::Stamps() const {
 }
 
 bool ServerCertificates::FilesChanged() const {
+  if (IsFileGone()) return false;
   const std::vector<Stamp> now = Stamps();
-  if (std::find(now.begin(), now.end(), Stamp()) != now.end()) return false;
   MutexLock lock(&mu_);
   return now != stamps_;
+}
+
+bool ServerCertificates::IsFileGone() const {
+  const std::vector<Stamp> now = Stamps();
+  return std::find(now.begin(), now.end(), Stamp()) != now.end();
 }
 
 absl::StatusOr<bool> ServerCertificates::Reload() {

@@ -25,6 +25,8 @@ class ServerCertificates {
   // is in them is not looked at. Where one is gone, there is nothing new: whoever ends a coordd may
   // remove them first.
   bool FilesChanged() const;
+  // Whether one of the files cannot be found.
+  bool IsFileGone() const;
   // Reads the files again. Handshakes that begin from now on have what is in them; connections that
   // are there stay. False: it is what there was. INVALID_ARGUMENT: as Load, and nothing changes.
   absl::StatusOr<bool> Reload();

@@ -1,5 +1,6 @@
 #include "server/service/certificate_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -44,10 +45,19 @@ void CertificateWatch::Nudge() { wishes_.TryPush(Wish{}); }
 void CertificateWatch::Run() {
   while (!wishes_.Finished()) {
     const bool wanted = !wishes_.TakeAll(clock_.Now() + kLookEvery).empty();
-    if (wanted || certificates_.FilesChanged()) Reload();
+    const bool is_gone_or_back = IsGoneOrBack();
+    if (wanted || is_gone_or_back || certificates_.FilesChanged()) Reload();
     ReloadToken();
     WarnOfEnd(clock_.Now());
   }
+}
+
+// Whether a file is gone at the second look, as whoever replaces one may take it away first, or all
+// are there again.
+bool CertificateWatch::IsGoneOrBack() {
+  const int looks_gone_before = looks_gone_;
+  looks_gone_ = certificates_.IsFileGone() ? std::min(looks_gone_ + 1, 2) : 0;
+  return looks_gone_ != looks_gone_before && std::max(looks_gone_, looks_gone_before) == 2;
 }
 
 // Of two files that are replaced one after the other, the first alone fits nothing: the next look

@@ -37,6 +37,7 @@ class CertificateWatch {
  private:
   struct Wish {};
   void Run();
+  bool IsGoneOrBack();
   void Reload();
   void ReloadToken();
   void WarnOfEnd(absl::Time now);
@@ -56,6 +57,7 @@ class CertificateWatch {
   // Touched by the thread only.
   std::string said_, said_of_token_;  // of files that cannot be used; empty: they can
   absl::Time warn_after_ = absl::InfinitePast();
+  int looks_gone_ = 0;  // in a row, up to 2, at which a file was not there
 
   std::thread thread_;
 };

@@ -67,6 +67,18 @@ class CertificatesTest(processes.TestCase):
         mended = "the files of --tls-cert, --tls-key and --tls-ca can be used again"
         self.assertTrue(wait_for(lambda: mended in coordd.text()), coordd.text())
 
+    def test_what_is_gone_is_told_and_what_is_back_too(self):
+        self.use(self.first)
+        coordd = self.daemon()
+        key = os.path.join(self.used, "server.key")
+        os.rename(key, key + ".away")
+        self.assertTrue(wait_for(lambda: "goes on with the certificates that it has" in coordd.text()), coordd.text())
+        self.assertIn(key, coordd.text())
+        self.assertEqual(self.status(coordd, self.first), 0)
+        os.rename(key + ".away", key)
+        mended = "the files of --tls-cert, --tls-key and --tls-ca can be used again"
+        self.assertTrue(wait_for(lambda: mended in coordd.text()), coordd.text())
+
     def refused(self, coordd, stem):
         """What coordd's log says of a handshake with that certificate."""
         host, port = coordd.listen.rsplit(":", 1)

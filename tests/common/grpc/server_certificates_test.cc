@@ -135,8 +135,10 @@ TEST_F(ServerCertificatesTest, StayWhereTheNewOnesDoNotFit) {
 TEST_F(ServerCertificatesTest, AreNotChangedByFilesThatAreGone) {
   std::filesystem::remove(std::filesystem::path(used_ / "tls") / "server.key");
   EXPECT_FALSE(certificates_->FilesChanged());
+  EXPECT_TRUE(certificates_->IsFileGone());
   Use(second_);
   EXPECT_TRUE(certificates_->FilesChanged());
+  EXPECT_FALSE(certificates_->IsFileGone());
 }
 
 TEST_F(ServerCertificatesTest, AreNotReplacedByThemselves) {
