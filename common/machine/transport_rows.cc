@@ -1,5 +1,7 @@
 #include "common/machine/transport_rows.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -7,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/dynamic_library.h"
+#include "common/base/status_macros.h"
 #include "common/machine/gpu_network.h"
 
 namespace coordd {
@@ -91,12 +94,25 @@ absl::StatusOr<std::string> Plugin(const Environment& environment) {
   return why;
 }
 
+absl::Status CheckOneOf(const Environment& environment, const std::string& variable,
+                        std::initializer_list<absl::string_view> values) {
+  const auto set = environment.find(variable);
+  const bool is_one = set == environment.end() || set->second.empty() ||
+                      std::find(values.begin(), values.end(), set->second) != values.end();
+  if (is_one) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      variable, " is \"", set->second, "\", expected one of ", absl::StrJoin(values, ", ")));
+}
+
 // As worker/runtime/transport_factory chooses, by the same variables.
-std::string BetweenNodes(const Environment& environment, const std::string& sys) {
+absl::StatusOr<std::string> BetweenNodes(const Environment& environment, const std::string& sys) {
   const auto is = [&](const char* variable, absl::string_view value) {
     const auto set = environment.find(variable);
     return set != environment.end() && set->second == value;
   };
+  COORDD_RETURN_IF_ERROR(
+      CheckOneOf(environment, "COORDD_TRANSPORT", {"auto", "mapped", "shm", "tcp", "ucx"}));
+  COORDD_RETURN_IF_ERROR(CheckOneOf(environment, "COORDD_DATA_ENCRYPTION", {"on", "off"}));
   const bool encrypts = is("COORDD_DATA_ENCRYPTION", "on");
   if (is("COORDD_TRANSPORT", "shm")) return "none: COORDD_TRANSPORT=shm";
   if (is("COORDD_TRANSPORT", "ucx"))

@@ -116,6 +116,11 @@ TEST_F(GpuNetworkTest, RowsSayWhatGoesBetweenNodes) {
   EXPECT_EQ(between({{"COORDD_DATA_ENCRYPTION", "on"}}),
             "[X] between nodes: coordd's TCP, encrypted");
   EXPECT_THAT(between({{"COORDD_TRANSPORT", "ucx"}}), HasSubstr("believes whoever"));
+  EXPECT_EQ(between({{"COORDD_TRANSPORT", "foo"}}),
+            "[ ] between nodes: COORDD_TRANSPORT is \"foo\", expected one of auto, mapped, shm, "
+            "tcp, ucx");
+  EXPECT_EQ(between({{"COORDD_DATA_ENCRYPTION", "yes"}}),
+            "[ ] between nodes: COORDD_DATA_ENCRYPTION is \"yes\", expected one of on, off");
   Write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
   EXPECT_THAT(between({}), HasSubstr("RDMA by UCX where both ranks have it"));
   EXPECT_EQ(between({{"COORDD_TRANSPORT", "tcp"}}), "[X] between nodes: coordd's TCP, in plain");
