@@ -67,6 +67,10 @@ absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   if (options.join_timeout_seconds != 0) {
     COORDD_ASSIGN_OR_RETURN(result.join_timeout, TimeoutFromSeconds(options.join_timeout_seconds));
   }
+  if (options.settling_window_seconds != 0) {
+    COORDD_ASSIGN_OR_RETURN(result.settling_window,
+                            TimeoutFromSeconds(options.settling_window_seconds));
+  }
   if (options.collective_timeout_seconds != 0) {
     COORDD_ASSIGN_OR_RETURN(result.collective_timeout,
                             TimeoutFromSeconds(options.collective_timeout_seconds));

@@ -46,7 +46,8 @@
  * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
- * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h).
+ * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
+ * revision 21 the option settling_window_seconds.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -65,7 +66,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 20
+#define COORDD_ABI_VERSION 21
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -241,11 +242,13 @@ typedef struct coordd_options {
                          * program's threads, as text, to the end of stack_fd: coordd tells
                          * them to operators. Not while nothing handles the signal. */
   int32_t stack_fd;     /* a file of this process, which the library empties each time */
+  double settling_window_seconds; /* COORDD_SETTLING_WINDOW: how long the first generation waits
+                                   * for more than min_workers after the last one has come */
 } coordd_options_t;
 #define COORDD_OPTIONS_INIT                                                                        \
   {                                                                                                \
     sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0                                                                                       \
+        0, 0, 0                                                                                    \
   }
 
 /* What this process was told about itself before it is a member: by the options, by COORDD_*

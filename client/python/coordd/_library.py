@@ -59,7 +59,7 @@ class Options(Structure):
                 ("join_timeout_seconds", c_double), ("collective_timeout_seconds", c_double),
                 ("ignore_environment", c_int32), ("has_launcher_rank", c_int32), ("launcher_rank", c_int32),
                 ("launcher_local_rank", c_int32), ("launcher", c_char_p), ("port_range", c_char_p), ("on_failure", c_char_p),
-                ("stack_signal", c_int32), ("stack_fd", c_int32)]
+                ("stack_signal", c_int32), ("stack_fd", c_int32), ("settling_window_seconds", c_double)]
 
 
 class Launch(Structure):

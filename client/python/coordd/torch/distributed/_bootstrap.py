@@ -4,16 +4,15 @@ Where a launcher of ours has named one (COORDD_ADDR) that is it. Otherwise rank 
 ranks are on one machine, else for all, with certificates that travel through the store, as torch's own secrets do.
 """
 
-import contextlib
 import json
 import os
 import socket
 import subprocess
 import tempfile
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 from coordd import _library, _native, _programs
-from coordd.exceptions import CoorddError
+from coordd.exceptions import CoorddError, InvalidArgumentError
 
 _READY_S = 30.0
 _LONGEST_WINDOW_S = 3600.0  # that coordd takes
@@ -38,26 +37,21 @@ def join(store, rank: int, size: int, timeout_s: float, recovers: bool) -> _nati
     place = json.loads(store.get(key))
     job = place.pop("job")
     options = _reach(place)
-    least = min(size, int(os.environ.get("COORDD_MIN_WORKERS") or 1)) if recovers else size
-    # It begins with all of them all the same.
-    with _environment("COORDD_SETTLING_WINDOW", f"{min(timeout_s, _LONGEST_WINDOW_S):g}" if recovers else None):
-        return _native.Worker(job=job, min_workers=least, max_workers=size, has_launcher_rank=1, launcher_rank=rank,
-                              launcher_local_rank=-1, join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s,
-                              on_failure="raise" if recovers else "end", **options)
+    if recovers:
+        # It begins with all of them all the same.
+        options.update(min_workers=_least(size), settling_window_seconds=min(timeout_s, _LONGEST_WINDOW_S), on_failure="raise")
+    else:
+        options.update(min_workers=size, on_failure="end")
+    return _native.Worker(job=job, max_workers=size, has_launcher_rank=1, launcher_rank=rank, launcher_local_rank=-1,
+                          join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s, **options)
 
 
-@contextlib.contextmanager
-def _environment(name: str, value: Optional[str]) -> Iterator[None]:
-    """None: it is not there."""
-    before = os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
+def _least(size: int) -> int:
+    """How many members go on at least."""
+    text = os.environ.get("COORDD_MIN_WORKERS") or "1"
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidArgumentError(f'COORDD_MIN_WORKERS is "{text}", expected a whole number from 1 on', "INVALID_ARGUMENT")
+    return min(size, int(text))
 
 
 def use(coordinator: str) -> None:
