@@ -18,7 +18,7 @@ class Barriers(Calls):
     """Mixin of a group."""
 
     def barrier(self, opts=c10d.BarrierOptions()):
-        self._gpu.finish()
+        self._finish_gpu()
         started = self._start(None, [], opts, "barrier")
         return started if started is not None else self._submit("barrier", self._channel.barrier, [], opts)
 

@@ -1,15 +1,18 @@
 """What all calls of a group have in common: what they ask of their arguments, and how they run."""
 
 import collections
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence
 
 import torch
 
 from coordd.torch.distributed._channel import Channel
-from coordd.torch.distributed._gpu import GpuCalls
 from coordd.torch.distributed._lane import Lane
 from coordd.torch.distributed._ops import DTYPES
 from coordd.torch.distributed._works import Done, Started, Work
+
+if TYPE_CHECKING:
+    from coordd.torch.distributed._gpu import GpuCalls
 
 profiling = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
@@ -71,7 +74,8 @@ class Calls:
         self._channel = channel
         self._rank_, self._size_ = channel.rank, channel.size
         self._lane = Lane()
-        self._gpu = GpuCalls(channel)
+        self._gpu_calls: "Optional[GpuCalls]" = None
+        self._first_gpu_call = threading.Lock()
         self._done = Done()
         self._sequence = 0
         self._coalescing: Optional[List[Work]] = None
@@ -79,6 +83,21 @@ class Calls:
         # torch before 2.8 does not keep the Python half of a Work for its C++ callers: Work::wait() would then wait for ever. What
         # is kept keeps its tensors too, so there are few, and only where it is needed.
         self._kept: Optional[Deque[Work]] = collections.deque(maxlen=256) if keeps_works else None
+
+    @property
+    def _gpu(self) -> "GpuCalls":
+        """Of calls on memory of GPUs; what is only for them is imported with the first."""
+        if self._gpu_calls is None:
+            from coordd.torch.distributed._gpu import GpuCalls
+            with self._first_gpu_call:
+                if self._gpu_calls is None:
+                    self._gpu_calls = GpuCalls(self._channel)
+        return self._gpu_calls
+
+    def _finish_gpu(self) -> None:
+        """Waits for all that was called on GPUs before."""
+        if self._gpu_calls is not None:
+            self._gpu_calls.finish()
 
     @staticmethod
     def _blocks(opts: Any) -> bool:
@@ -133,7 +152,7 @@ class Calls:
 
     def _drain(self) -> None:
         """Waits for all that was called before."""
-        self._gpu.finish()
+        self._finish_gpu()
         self._lane.drain()
         self._channel.comm.finish(self._channel.timeout_s)
 
