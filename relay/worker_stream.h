@@ -86,10 +86,10 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::shared_ptr<WorkerStream> self_ ABSL_GUARDED_BY(mu_);
   std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mu_);
   size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  grpc_call* call_ ABSL_GUARDED_BY(mu_);            // until OnDone
-  std::string name_ ABSL_GUARDED_BY(mu_);           // as its Join says; empty: none has come
+  grpc_call* call_ ABSL_GUARDED_BY(mu_);   // until OnDone
+  std::string name_ ABSL_GUARDED_BY(mu_);  // as its Join says; empty: none has come
   std::optional<absl::Time> writing_since_ ABSL_GUARDED_BY(mu_);  // absent: nothing is written
-  bool reads_later_ ABSL_GUARDED_BY(mu_) = false;  // when it has less unread
+  bool reads_later_ ABSL_GUARDED_BY(mu_) = false;                 // when it has less unread
   int holds_ ABSL_GUARDED_BY(mu_) = 0;
   bool end_told_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called: nothing may be started
