@@ -27,9 +27,13 @@ class NodeStream;
 // and until the last shared_ptr is gone.
 class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // What a worker may leave unread, as with coordd. With a third of it no more is read from it.
-  static constexpr size_t kMaxOutboxMessages = size_t{3} * 4096;
+  // What a worker may leave unread: as many as coordd keeps for all of the relay, since what the
+  // worker has said before may be on its way to coordd and is answered.
+  static constexpr size_t kMaxOutboxMessages = size_t{1} << 16;
   static constexpr size_t kMaxOutboxBytes = 64 << 20;
+  // With so much unread no more is read from the worker.
+  static constexpr size_t kLongOutboxMessages = 4096;
+  static constexpr size_t kLongOutboxBytes = kMaxOutboxBytes / 3;
 
   // `context` is the call's; `place` is let go at the end of its life; `clock` outlives it.
   WorkerStream(StreamId id, grpc::CallbackServerContext* context, std::shared_ptr<void> place,
@@ -62,7 +66,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void TellEnd(absl::string_view detail);
   void ReadName(const std::string& message);
   bool IsLongLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return outbox_.size() >= kMaxOutboxMessages / 3 || outbox_bytes_ >= kMaxOutboxBytes / 3;
+    return outbox_.size() >= kLongOutboxMessages || outbox_bytes_ >= kLongOutboxBytes;
   }
   // What is queued is of no use to the worker without the rest. Returns what it has left unread.
   std::string DiscardOutboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
