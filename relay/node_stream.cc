@@ -72,7 +72,7 @@ bool NodeStream::Said(StreamId worker, std::string message) {
   return goes_on;
 }
 
-void NodeStream::Ended(StreamId worker) {
+void NodeStream::Ended(StreamId worker, absl::string_view detail) {
   std::shared_ptr<WorkerStream> gone;  // destroyed after the lock
   std::vector<std::shared_ptr<WorkerStream>> resumed;
   {
@@ -82,7 +82,7 @@ void NodeStream::Ended(StreamId worker) {
     gone = std::move(it->second);
     workers_.erase(it);
     const absl::Time now = clock_.Now();
-    state_.Ended(worker, "", now);
+    state_.Ended(worker, detail, now);
     FlushLocked(now, resumed);
   }
   for (const auto& stream : resumed) stream->ReadNext();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "relay/relay_state.h"
@@ -38,7 +39,8 @@ class NodeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   // Takes what a worker has sent; returns whether the worker may go on. If not, its ReadNext is
   // called later.
   bool Said(StreamId worker, std::string message);
-  void Ended(StreamId worker);
+  // `detail`: why, beside the loss; empty: the worker's own doing.
+  void Ended(StreamId worker, absl::string_view detail);
 
   absl::Time BatchDue() const;
   // Sends the batch that is due.

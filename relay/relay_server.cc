@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -122,6 +123,42 @@ class Places {
   const std::shared_ptr<std::atomic<int64_t>> taken_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
+// The streams of workers. Thread-safe.
+class WorkerWatch {
+ public:
+  explicit WorkerWatch(const WorkerPatience& patience)
+      : interval_(std::min(patience.takes, patience.closes) / 4) {}
+
+  void Add(const std::shared_ptr<WorkerStream>& worker) {
+    MutexLock lock(&mu_);
+    workers_.push_back(worker);
+  }
+  // Looks at all of them, if it is time. Returns when it is time again.
+  absl::Time Look(absl::Time now) {
+    if (now < next_) return next_;
+    next_ = now + interval_;
+    std::vector<std::shared_ptr<WorkerStream>> here;
+    {
+      MutexLock lock(&mu_);
+      std::erase_if(workers_, [](const auto& worker) { return worker.expired(); });
+      for (const auto& worker : workers_)
+        if (auto stream = worker.lock(); stream != nullptr) here.push_back(std::move(stream));
+    }
+    for (const auto& stream : here) stream->Look(now);
+    return next_;
+  }
+
+ private:
+  const absl::Duration interval_;
+
+  // Touched by the thread that looks.
+  absl::Time next_ = absl::InfinitePast();
+
+  // Guarded by mu_.
+  Mutex mu_;
+  std::vector<std::weak_ptr<WorkerStream>> workers_ ABSL_GUARDED_BY(mu_);
+};
+
 // The end of a call for which there is no place. Lives until OnDone.
 class RefusedStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
@@ -144,7 +181,8 @@ class GrpcRelayServer final
       : options_(options),
         decisions_(options.decisions),
         channels_(std::move(channels)),
-        clock_(clock) {
+        clock_(clock),
+        watch_(options.patience) {
     hello_.set_protocol(kProtocolVersion);
     hello_.set_hostname(options.hostname);
     hello_.set_pid(getpid());
@@ -224,7 +262,8 @@ class GrpcRelayServer final
     std::shared_ptr<NodeStream> node;
     {
       MutexLock lock(&mu_);
-      worker = std::make_shared<WorkerStream>(StreamId{++last_id_}, std::move(place));
+      worker = std::make_shared<WorkerStream>(StreamId{++last_id_}, context, std::move(place),
+                                              options_.patience, clock_);
       if (!stopping_) {
         if (current_ == nullptr || current_->ended()) BeginLocked();
         node = current_;
@@ -232,6 +271,7 @@ class GrpcRelayServer final
     }
     const bool added = node != nullptr && node->Add(worker, &why);
     if (node == nullptr) why = absl::UnavailableError("the relay of this node is stopping");
+    watch_.Add(worker);
     worker->Begin(worker, added ? node : nullptr);
     if (!added) worker->Close(why);
     return worker.get();
@@ -281,12 +321,13 @@ class GrpcRelayServer final
   }
 
   void FlushWhatIsDue() {
-    absl::Time due = absl::InfiniteFuture();
+    absl::Time due = absl::InfinitePast();
     while (waker_.Await(clock_, due)) {
+      due = watch_.Look(clock_.Now());
       const std::shared_ptr<NodeStream> current = Current();
       if (current == nullptr) continue;
       current->Flush();
-      due = current->BatchDue();
+      due = std::min(due, current->BatchDue());
     }
   }
 
@@ -302,6 +343,7 @@ class GrpcRelayServer final
   const std::shared_ptr<CoordinatorChannels> channels_;
   Clock& clock_;
   Waker waker_;
+  WorkerWatch watch_;
   NodeStreamCount node_streams_;
   Places sessions_{kMaxSessions};
   Places refusals_{kMaxRefusals};

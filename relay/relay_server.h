@@ -12,6 +12,7 @@
 #include "common/grpc/tls.h"
 #include "common/net/address.h"
 #include "relay/relay_state.h"
+#include "relay/worker_patience.h"
 
 namespace coordd {
 
@@ -27,6 +28,7 @@ struct RelayServerOptions {
   std::optional<HostPort> metrics = {};
   std::optional<PortRange> ports = {};  // of which port 0 picks one
   RelayOptions decisions;
+  WorkerPatience patience = {};
 
   // INVALID_ARGUMENT: names the option, what was given and what is expected.
   absl::Status Validate() const;

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/unseen_characters.h"
 
 namespace coordd {
 namespace {
@@ -40,25 +41,12 @@ uint32_t CodePoint(absl::string_view character) {
   return code;
 }
 
-struct CodeRange {
-  uint32_t first, last;
-};
-// What a terminal obeys instead of showing it, or shows as nothing, so that two names look alike:
-// C0 and C1 controls (ECMA-48), the marks by which text is reordered (Unicode Standard Annex 9) or
-// broken into lines, and all that Unicode calls Default_Ignorable_Code_Point, such as the soft
-// hyphen, fillers, zero widths, variation selectors and tags.
-constexpr CodeRange kUnseen[] = {
-    {0x00, 0x1f},     {0x7f, 0x9f},       {0xad, 0xad},       {0x34f, 0x34f},     {0x61c, 0x61c},
-    {0x115f, 0x1160}, {0x17b4, 0x17b5},   {0x180b, 0x180f},   {0x200b, 0x200f},   {0x2028, 0x202e},
-    {0x2060, 0x206f}, {0x3164, 0x3164},   {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},
-    {0xfff0, 0xfffb}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff},
-};
-
+// What a terminal obeys instead of showing it, or shows as nothing, so that two names look alike.
 bool IsObeyed(uint32_t code) {
   const CodeRange* const range =
-      std::find_if(std::begin(kUnseen), std::end(kUnseen),
-                   [code](const CodeRange& one) { return code <= one.last; });
-  return range != std::end(kUnseen) && code >= range->first;
+      std::lower_bound(std::begin(kUnseenCharacters), std::end(kUnseenCharacters), code,
+                       [](const CodeRange& one, uint32_t sought) { return one.last < sought; });
+  return range != std::end(kUnseenCharacters) && code >= range->first;
 }
 
 }  // namespace

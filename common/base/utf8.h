@@ -14,8 +14,9 @@ bool IsUtf8(absl::string_view text);
 std::string ShortenedText(absl::string_view text, size_t max_bytes);
 
 // `text` as a terminal may have it, whoever has written it: control characters, marks that reorder
-// or hide text, and bytes that are not UTF-8 are written out as \x1b, \u202e, \xff. Characters
-// of `kept` stay, such as "\n" where lines are meant.
+// or hide text, spaces but the plain one, characters that Unicode has not assigned, and bytes that
+// are not UTF-8 are written out as \x1b, \u202e, \xff. Characters of `kept` stay, such as "\n"
+// where lines are meant.
 std::string PrintableText(absl::string_view text, absl::string_view kept = {});
 
 // Rewrites JSON text whose strings hold such characters as equal JSON that holds them as \u

@@ -34,7 +34,15 @@ absl::Status CheckWord(absl::string_view field, absl::string_view text, int64_t 
   if (PrintableText(text) == text) return absl::OkStatus();
   return Invalid(
       field, absl::StrCat("\"", PrintableText(text), "\""),
-      "text without control characters, marks that reorder it and characters that nobody sees");
+      "text of letters, marks, digits, punctuation, symbols and plain spaces: without control "
+      "characters, marks that reorder it and characters that nobody sees");
+}
+
+// A word that tells one from another: the spaces around it nobody sees either.
+absl::Status CheckName(absl::string_view field, absl::string_view text, int64_t low, int64_t high) {
+  COORDD_RETURN_IF_ERROR(CheckWord(field, text, low, high));
+  if (text.empty() || (text.front() != ' ' && text.back() != ' ')) return absl::OkStatus();
+  return Invalid(field, absl::StrCat("\"", text, "\""), "no space before or behind it");
 }
 
 absl::Status CheckCount(absl::string_view field, int64_t found, int64_t high) {
@@ -58,11 +66,11 @@ absl::Status CheckMetricsAddress(const std::string& text) {
 }
 
 absl::Status CheckHost(const v1::HostIdentity& host) {
-  COORDD_RETURN_IF_ERROR(CheckWord("host.hostname", host.hostname(), 0, kMaxHostnameBytes));
-  COORDD_RETURN_IF_ERROR(CheckWord("host.node_id", host.node_id(), 1, kMaxNodeIdBytes));
+  COORDD_RETURN_IF_ERROR(CheckName("host.hostname", host.hostname(), 0, kMaxHostnameBytes));
+  COORDD_RETURN_IF_ERROR(CheckName("host.node_id", host.node_id(), 1, kMaxNodeIdBytes));
   COORDD_RETURN_IF_ERROR(CheckCount("host.topology", host.topology_size(), kMaxTopologyLabels));
   for (const std::string& label : host.topology()) {
-    COORDD_RETURN_IF_ERROR(CheckWord("host.topology", label, 1, kMaxTopologyLabelBytes));
+    COORDD_RETURN_IF_ERROR(CheckName("host.topology", label, 1, kMaxTopologyLabelBytes));
   }
   return absl::OkStatus();
 }
@@ -173,7 +181,7 @@ absl::Status ValidateJobName(absl::string_view name) {
 absl::Status ValidateJoin(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(ValidateJobName(join.job()));
   COORDD_RETURN_IF_ERROR(CheckBytes("token", join.token(), 0, kMaxTokenBytes));
-  COORDD_RETURN_IF_ERROR(CheckWord("worker_id", join.worker_id(), 1, kMaxWorkerIdBytes));
+  COORDD_RETURN_IF_ERROR(CheckName("worker_id", join.worker_id(), 1, kMaxWorkerIdBytes));
   COORDD_RETURN_IF_ERROR(CheckHost(join.host()));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_rank", join.launcher_rank(), -1));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_local_rank", join.launcher_local_rank(), -1));

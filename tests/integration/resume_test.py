@@ -122,7 +122,9 @@ class ResumeTest(processes.TestCase):
         workers = self.workers(coordd, 1)
         self.kill(coordd)
         self.assertTrue(wait_for(lambda: "ok" != workers[0].ask("status")))
-        self.assertIn("the connection to coordd has ended", workers[0].ask("status"))
+        said = workers[0].ask("status")
+        self.assertIn("the connection to coordd has ended", said)
+        self.assertIn("COORDD_RESUME_TIMEOUT is not waited for", said)
 
     def test_another_state_is_not_taken_for_this_one(self):
         coordd = self.coordd(*self.store)

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
@@ -27,14 +30,17 @@ class RelayServerTest : public ::testing::Test {
             .hostname = "host1",
             .decisions = {}};
   }
-  void StartRelay() {
-    auto relay = RelayServer::Start(Options(), Clock::Real());
+  void StartRelay(const WorkerPatience& patience = {}) {
+    RelayServerOptions options = Options();
+    options.patience = patience;
+    auto relay = RelayServer::Start(options, Clock::Real());
     ASSERT_THAT(relay, IsOk());
     relay_ = *std::move(relay);
   }
   std::shared_ptr<grpc::Channel> Channel() {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as workers: what is unread stays small
     return grpc::CreateCustomChannel(Options().listen, grpc::InsecureChannelCredentials(),
                                      arguments);
   }
@@ -112,6 +118,57 @@ TEST_F(RelayServerTest, TheEndOfCoorddIsUnavailableToItsWorkers) {
   ASSERT_TRUE(a.Read().has_waiting());
   server_->Stop("the test stops it", absl::Minutes(1));
   EXPECT_EQ(a.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(RelayServerTest, AWorkerThatNeverReadsIsEndedAndNamed) {
+  relay_.reset();
+  StartRelay({.takes = absl::Milliseconds(300), .closes = absl::Milliseconds(300)});
+  RawWorker deaf(Channel()), honest(server_.Channel());
+  v1::WorkerMessage join = JoinMessage("train", "deaf", 2);
+  join.mutable_join()->set_pid(4711);
+  ASSERT_TRUE(deaf.Send(join));
+  ASSERT_TRUE(honest.Join("train", "honest", 2));
+  for (RawWorker* worker : {&deaf, &honest})
+    ASSERT_TRUE(worker->ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+  testing::internal::CaptureStderr();
+  // Plans of more than gRPC keeps for a program that does not read.
+  v1::CoordinatorMessage heard;
+  for (int step = 0; step < 600 && !heard.has_abort(); ++step) {
+    const std::string name = absl::StrCat(step, std::string(500, 'n'));
+    for (RawWorker* worker : {&deaf, &honest}) worker->Ready(name, 1);
+    do {
+      heard = honest.Read();
+    } while (!heard.has_plan() && !heard.has_abort() && heard.ByteSizeLong() > 0);
+  }
+  if (!heard.has_abort()) heard = honest.ReadUntil(v1::CoordinatorMessage::kAbort);
+  const v1::Abort& abort = heard.abort();
+  ASSERT_EQ(abort.departures_size(), 1);
+  EXPECT_EQ(abort.departures(0).worker_id(), "deaf");
+  EXPECT_THAT(abort.departures(0).detail(), HasSubstr("it has taken nothing for"));
+  // Its stream is at its end, behind what gRPC had for it already.
+  EXPECT_EQ(deaf.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("the session of worker deaf (process 4711) was ended: it has taken"));
+}
+
+TEST_F(RelayServerTest, AWorkerThatReadsLateLosesNothing) {
+  constexpr int kHeartbeats = 60000;  // gRPC itself keeps some ten thousand answers
+  RawWorker late(Channel());
+  ASSERT_TRUE(late.Join("train", "late", 1));
+  ASSERT_TRUE(late.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+  std::atomic<int> sent = 0;
+  std::thread sender([&] {
+    while (sent < kHeartbeats && late.Heartbeat()) ++sent;
+  });
+  // Until it is held up: nobody else tells.
+  for (int before = -1; std::exchange(before, sent) != sent;)
+    for (int i = 0; i < 300000; ++i) std::this_thread::yield();
+  EXPECT_LT(sent, kHeartbeats);
+  int answers = 0;
+  while (answers < kHeartbeats && late.Read().has_lease_ack()) ++answers;
+  EXPECT_EQ(answers, kHeartbeats);
+  sender.join();
+  EXPECT_EQ(sent, kHeartbeats);
 }
 
 TEST(RelayServerOptions, SayWhatIsWrong) {

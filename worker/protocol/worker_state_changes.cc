@@ -237,8 +237,13 @@ void WorkerState::On(StreamEnded& in, const WorkerTurn& turn) {
                                                      : "without giving a reason";
     // ABORTED: coordd stops, and its Shutdown was lost on the way.
     const bool stops = absl::IsUnavailable(in.status) || absl::IsAborted(in.status);
+    const absl::string_view unawaited =
+        stops && !session_.terms().lasting
+            ? " (its state is in memory only, --store memory, so no other coordd can go on with "
+              "this job, and COORDD_RESUME_TIMEOUT is not waited for)"
+            : "";
     GiveUp(refused ? Ended(absl::StrCat("coordd does not take this rank back: ", detail))
-                   : Ended(absl::StrCat("the connection to coordd has ended: ", detail),
+                   : Ended(absl::StrCat("the connection to coordd has ended: ", detail, unawaited),
                            stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
            turn);
   }

@@ -12,15 +12,16 @@
 
 namespace coordd {
 
-absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptions& options,
-                                                               const GroupLayout& layout,
-                                                               Clock& clock) {
+absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(
+    const WorkerOptions& options, const GroupLayout& layout, Clock& clock,
+    std::shared_ptr<std::atomic<int64_t>> refused) {
   if (layout.size() == 1) return std::make_unique<LoopbackBackend>();
   TransportFactoryOptions transport_options;
   transport_options.choice = options.transport;
   transport_options.environment = options.ucx_environment;
   transport_options.ports = options.ports;
   transport_options.encrypts = options.encrypt_data;
+  transport_options.refused = std::move(refused);
   transport_options.has_rdma = layout.num_nodes() > 1 && !ActiveRdmaPorts().empty();
   // The interface that reaches coordd is one that the other nodes reach too. Without a route there
   // would be no membership; should the name not resolve any more, UCX chooses by itself.

@@ -71,8 +71,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
   seams.store_record = std::make_shared<StoreRecord>();
   seams.store = NewGrpcStore([channels] { return channels->Current(); },
                              {options.job, options.token}, clock, seams.store_record);
-  seams.make_backend = [options, &clock](const GroupLayout& layout) {
-    return MakeBackend(options, layout, clock);
+  seams.make_backend = [options, &clock,
+                        refused = seams.connections_refused](const GroupLayout& layout) {
+    return MakeBackend(options, layout, clock, refused);
   };
   if (IsBuiltIn("CUDA")) {
     seams.gpus.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {

@@ -54,7 +54,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layo
     }
   }
   auto tcp = std::make_unique<TcpTransport>(
-      TcpTransportOptions{options.local_address, options.ports, options.encrypts}, clock);
+      TcpTransportOptions{options.local_address, options.ports, options.encrypts, options.refused},
+      clock);
   return std::make_unique<RoutedTransport>(
       std::make_unique<ShmTransport>(clock),
       std::make_unique<AgreedTransport>(std::move(tcp), std::move(rdma)));

@@ -1,6 +1,8 @@
 // Chooses the transport of a generation. (io)
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,7 @@ struct TransportFactoryOptions {
   Environment environment;         // UcxTransportOptions::environment
   std::optional<PortRange> ports;  // UcxTransportOptions::ports, TcpTransportOptions's
   bool encrypts = false;           // TcpTransportOptions::encrypts
+  std::shared_ptr<std::atomic<int64_t>> refused = nullptr;  // TcpTransportOptions::turned_away
   // Whether this machine has RDMA: ActiveRdmaPorts.
   bool has_rdma = false;
 };

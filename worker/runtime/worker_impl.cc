@@ -74,7 +74,7 @@ absl::Status WorkerImpl::StartMetrics() {
           {{"/metrics",
             [&r = *runtime_](const std::string&) {
               return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8",
-                                  MetricsText(r.registry, r.metrics)};
+                                  MetricsText(r.registry, r.metrics, *r.seams.connections_refused)};
             }},
            {"/healthz", [this](const std::string&) {
               const absl::Status alive = status();

@@ -37,6 +37,9 @@ struct WorkerSeams {
   std::shared_ptr<StoreRecord> store_record = std::make_shared<StoreRecord>();  // of `store`
   std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>
       make_backend;
+  // Counts whom make_backend's backends have not believed.
+  std::shared_ptr<std::atomic<int64_t>> connections_refused =
+      std::make_shared<std::atomic<int64_t>>(0);
   // Called when the first tensor on a GPU is submitted, not before.
   GpuSeams gpus;
 };

@@ -74,6 +74,12 @@ struct WorkerMetrics::Series {
                           .Help("Wake-ups of the control thread")
                           .Register(r)
                           .Add({})),
+        refused_connections(
+            prometheus::BuildCounter()
+                .Name("coordd_worker_refused_connections_total")
+                .Help("Connections to the port for other ranks that have proved nothing")
+                .Register(r)
+                .Add({})),
         generation(MakeGauge(r, "coordd_worker_generation", "Generation of the job")),
         rank(MakeGauge(r, "coordd_worker_rank", "Rank in the generation")),
         size(MakeGauge(r, "coordd_worker_size", "Ranks in the generation")),
@@ -113,6 +119,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& heartbeat_lag;
   prometheus::Gauge& arrival_lag;
   prometheus::Counter& control_turns;
+  prometheus::Counter& refused_connections;
   prometheus::Gauge& generation;
   prometheus::Gauge& rank;
   prometheus::Gauge& size;
@@ -125,6 +132,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& device_fusion_bytes;
   prometheus::Gauge& device_registered_bytes;
   prometheus::Gauge& device_result_bytes;
+  std::atomic<int64_t> told_refused = 0;  // of SetConnectionsRefused
   GpuMetrics gpu;
   ProcessMetrics process;
 
@@ -207,6 +215,10 @@ void WorkerMetrics::SetArrivalLag(absl::Duration behind_the_first_rank) {
   series_->arrival_lag.Set(absl::ToDoubleSeconds(behind_the_first_rank));
 }
 void WorkerMetrics::RecordControlTurn() { series_->control_turns.Increment(); }
+void WorkerMetrics::SetConnectionsRefused(int64_t connections) {
+  const int64_t told = series_->told_refused.exchange(connections, std::memory_order_relaxed);
+  series_->refused_connections.Increment(static_cast<double>(connections - told));
+}
 
 void WorkerMetrics::SetPlacement(Generation generation, int32_t rank, int32_t size) {
   series_->generation.Set(static_cast<double>(ToInt(generation)));
@@ -244,7 +256,9 @@ int64_t WorkerMetrics::control_turns() const {
   return static_cast<int64_t>(series_->control_turns.Value());
 }
 
-std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics) {
+std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics,
+                        int64_t connections_refused) {
+  metrics.SetConnectionsRefused(connections_refused);
   metrics.TakeTallies();
   metrics.ReadProcess();
   return prometheus::TextSerializer().Serialize(registry.Collect());

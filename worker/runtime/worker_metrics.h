@@ -73,6 +73,8 @@ class WorkerMetrics {
   void RecordHeartbeatLag(absl::Duration lag);
   void SetArrivalLag(absl::Duration behind_the_first_rank);
   void RecordControlTurn();
+  // Of all that came to this rank's port for other ranks so far, how many were not believed.
+  void SetConnectionsRefused(int64_t connections);
 
   void SetPlacement(Generation generation, int32_t rank, int32_t size);
   void SetMapsNodeMemory(bool maps);
@@ -94,7 +96,8 @@ class WorkerMetrics {
   const std::unique_ptr<Series> series_;
 };
 
-// The text of /metrics.
-std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics);
+// The text of /metrics. `connections_refused` as SetConnectionsRefused takes it.
+std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics,
+                        int64_t connections_refused = 0);
 
 }  // namespace coordd

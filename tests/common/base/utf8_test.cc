@@ -45,6 +45,16 @@ TEST(PrintableText, WritesOutWhatNobodySees) {
             "\u00ac\u00ae\u0350\u1161\u3163\ufe10");
 }
 
+TEST(PrintableText, WritesOutSpacesThatAreNotThePlainOne) {
+  EXPECT_EQ(PrintableText("a\u00a0b\u1680\u2003\u202f\u205f\u3000\u2800 c"),
+            "a\\u00a0b\\u1680\\u2003\\u202f\\u205f\\u3000\\u2800 c");
+}
+
+TEST(PrintableText, WritesOutFormatsPrivateAndUnassignedCharacters) {
+  EXPECT_EQ(PrintableText("\u0600\U00013430\ue000\U000f0000\U0010ffff\u0378\ufdd0\U0001d159"),
+            "\\u0600\\u13430\\ue000\\uf0000\\u10ffff\\u0378\\ufdd0\\u1d159");
+}
+
 TEST(PrintableJson, HoldsTheSameText) {
   const nlohmann::json said = {{"name", "a\u009b\u202e\x7f\U000e0001 世界\n\x1b"}};
   const std::string plain = said.dump(2);

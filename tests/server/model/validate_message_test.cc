@@ -23,6 +23,13 @@ struct WrongMessage {
   std::string sentence;
 };
 
+TEST(ValidateMessage, AcceptsNamesInAnyScript) {
+  v1::Join join = JoinOf("Knoten 1/größe 世界 नमस्ते שלום 😀");
+  join.mutable_host()->set_hostname("κόσμος-7");
+  join.mutable_host()->add_topology("Reihe 3, Schrank №5");
+  EXPECT_THAT(ValidateJoin(join), IsOk());
+}
+
 TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
   const std::vector<WrongMessage> cases = {
       {[](v1::Join& j) { j.set_job(""); }, "job: 0 bytes, expected 1 to 128"},
@@ -30,11 +37,18 @@ TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
       {[](v1::Join& j) { j.set_token(std::string(257, 'x')); }, "token: 257 bytes"},
       {[](v1::Join& j) { j.set_worker_id(""); }, "worker_id: 0 bytes"},
       {[](v1::Join& j) { j.set_worker_id("a\nb"); },
-       "worker_id: \"a\\x0ab\", expected text without control"},
+       "worker_id: \"a\\x0ab\", expected text of letters, marks, digits"},
       {[](v1::Join& j) { j.set_worker_id("a\u009b31m"); }, "worker_id: \"a\\u009b31m\""},
       {[](v1::Join& j) { j.set_worker_id("a\u202eb"); }, "worker_id: \"a\\u202eb\""},
       {[](v1::Join& j) { j.set_worker_id("a\u00adb"); }, "worker_id: \"a\\u00adb\""},
       {[](v1::Join& j) { j.mutable_host()->set_hostname("h\U000e0062"); }, "h\\ue0062"},
+      {[](v1::Join& j) { j.set_worker_id("a\u00a0b"); }, "worker_id: \"a\\u00a0b\""},
+      {[](v1::Join& j) { j.set_worker_id("\u2800"); }, "worker_id: \"\\u2800\""},
+      {[](v1::Join& j) { j.set_worker_id("a "); }, "worker_id: \"a \", expected no space"},
+      {[](v1::Join& j) { j.mutable_host()->set_node_id(" a"); }, "host.node_id: \" a\""},
+      {[](v1::Join& j) { j.mutable_host()->set_node_id("\u3000"); }, "host.node_id"},
+      {[](v1::Join& j) { j.mutable_host()->set_hostname("h\u2003"); }, "host.hostname"},
+      {[](v1::Join& j) { j.mutable_host()->add_topology("\U00013430r"); }, "host.topology"},
       {[](v1::Join& j) { j.mutable_host()->set_node_id(""); }, "host.node_id: 0 bytes"},
       {[](v1::Join& j) { j.mutable_host()->set_hostname("\x1b[31m"); }, "host.hostname"},
       {[](v1::Join& j) {

@@ -340,6 +340,8 @@ TEST(WorkerState, FailsWhatIsNotPlannedWhenTheConnectionEnds) {
   member.Turn(StreamEnded{absl::UnavailableError("Socket closed")});
   EXPECT_THAT(member.failure(2),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Socket closed")));
+  // As whoever has set COORDD_RESUME_TIMEOUT wonders about.
+  EXPECT_THAT(member.failure(2).message(), HasSubstr("its state is in memory only"));
   member.Done(1);
   EXPECT_THAT(member.failure(1), IsOk());
 }

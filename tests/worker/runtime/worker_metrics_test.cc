@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace coordd {
 namespace {
 
@@ -65,6 +67,16 @@ TEST(WorkerMetrics, ATallyMayOutliveThem) {
     tally = metrics.OpenTally(CollectiveKind::kAllreduce, "host");
   }
   tally->Record(4);
+}
+
+TEST(WorkerMetrics, CountsConnectionsThatWereNotBelieved) {
+  prometheus::Registry registry;
+  WorkerMetrics metrics(registry);
+  constexpr absl::string_view kRefused = "\ncoordd_worker_refused_connections_total ";
+  for (const int64_t so_far : {0, 3, 3, 10}) {
+    EXPECT_THAT(MetricsText(registry, metrics, so_far),
+                HasSubstr(absl::StrCat(kRefused, so_far, "\n")));
+  }
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ class FrameReader {
   absl::Span<std::byte> target() const {
     return {target_, target_ == nullptr ? 0 : static_cast<size_t>(payload_left_)};
   }
+  // Whether all that has begun is there.
+  bool is_between_frames() const { return header_bytes_ == 0 && payload_left_ == 0; }
   // As many have been written there. REQUIRES: there is room for them.
   void Filled(size_t bytes);
   // What to hand to Take at most so that the next payload can be written to where it belongs.

@@ -18,6 +18,8 @@ constexpr int kAcceptedPerTurn = 16;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kPauseMax = absl::Seconds(1);
 // For the connection of a peer who says that it has begun one.
 constexpr absl::Duration kYieldPause = absl::Seconds(1);
+// How long behind a meeting the peer's own connection, which it has given up, may come to light.
+constexpr absl::Duration kCrossingFor = absl::Seconds(10);
 
 }  // namespace
 
@@ -71,7 +73,7 @@ void PeerMeetings::TryLater(Rank rank, Outgoing& outgoing, const std::string& wh
   outgoing.next = now + outgoing.pause;
   outgoing.pause = std::min(2 * outgoing.pause, kPauseMax);
   if (now - outgoing.since < kTryFor) return;
-  not_met_.push_back({rank, why});
+  not_met_.push_back({rank, absl::StrCat(why, ", at ", outgoing.address.at.ToString())});
   outgoing_.erase(rank);
 }
 
@@ -93,7 +95,8 @@ void PeerMeetings::StepOutgoing(Rank rank, Outgoing& outgoing) {
   Meeting& meeting = *outgoing.meeting;
   switch (meeting.Step()) {
     case Meeting::Stage::kMet:
-      met_.push_back({rank, meeting.TakeStream(), std::nullopt});
+      met_.push_back({rank, meeting.TakeStream(), std::nullopt, outgoing.address.at});
+      met_at_[rank] = clock_.Now();
       return GiveUp(rank);
     case Meeting::Stage::kYielded:
       // The peer is there.
@@ -104,7 +107,8 @@ void PeerMeetings::StepOutgoing(Rank rank, Outgoing& outgoing) {
       return TryLater(rank, outgoing, meeting.failure());
     case Meeting::Stage::kRefused:
     case Meeting::Stage::kFailed:
-      not_met_.push_back({rank, meeting.failure()});
+      not_met_.push_back(
+          {rank, absl::StrCat(meeting.failure(), ", at ", outgoing.address.at.ToString())});
       return GiveUp(rank);
     default:
       return KeepEvents(meeting, outgoing.key, outgoing.events);
@@ -123,7 +127,7 @@ void PeerMeetings::AcceptCallers() {
   for (int i = 0; i < kAcceptedPerTurn; ++i) {
     TcpListener::Caller accepted = listener_.Accept();
     if (!accepted.socket.valid()) return;
-    MakeRoom();
+    MakeRoom(accepted.address);
     TlsHandshake handshake =
         TlsHandshake::Accepting(tls_.get(), accepted.socket.get(),
                                 [this](absl::string_view identity) { return KeyOf(identity); });
@@ -138,15 +142,25 @@ void PeerMeetings::AcceptCallers() {
   }
 }
 
-// The oldest that has not said who it is, else the oldest: who belongs here says it at once.
-void PeerMeetings::MakeRoom() {
+// Of the address that has the most, the oldest that has not said who it is, else the oldest: who
+// belongs here says it at once.
+void PeerMeetings::MakeRoom(const HostPort& for_whom) {
   if (callers_.size() < kCallersMax) return;
-  auto oldest = std::find_if(callers_.begin(), callers_.end(), [](const auto& entry) {
-    return entry.second.meeting->identity().empty();
-  });
-  if (oldest == callers_.end()) oldest = callers_.begin();
-  TurnAway(oldest->second, "there are too many that have not said who they are");
-  callers_.erase(oldest);
+  std::map<absl::string_view, size_t> callers_at = {{for_whom.host, 1}};
+  for (const auto& [key, caller] : callers_) ++callers_at[caller.address.host];
+  const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const size_t most = std::max_element(callers_at.begin(), callers_at.end(), less)->second;
+  auto goes = callers_.end();
+  for (auto it = callers_.begin(); it != callers_.end(); ++it) {
+    if (callers_at[it->second.address.host] < most) continue;
+    if (goes == callers_.end()) goes = it;
+    if (!it->second.meeting->identity().empty()) continue;
+    goes = it;
+    break;
+  }
+  if (goes == callers_.end()) goes = callers_.begin();  // each address has one
+  TurnAway(goes->second, "there are too many that have not proved who they are");
+  callers_.erase(goes);
 }
 
 // Only takes note of who it is said to be: that is proved afterwards, or not.
@@ -166,8 +180,7 @@ void PeerMeetings::StepCaller(uint64_t key, Caller& caller) {
       Decide(caller);
       break;
     case Meeting::Stage::kEnded:
-      // A rank whose own connection has come to stay ends the other one anywhere.
-      if (meeting.identity().empty()) TurnAway(caller, meeting.failure());
+      if (!IsOfACrossing(caller)) TurnAway(caller, meeting.failure());
       break;
     case Meeting::Stage::kFailed:
       TurnAway(caller, meeting.failure());
@@ -176,6 +189,16 @@ void PeerMeetings::StepCaller(uint64_t key, Caller& caller) {
       return KeepEvents(meeting, key, caller.events);
   }
   callers_.erase(key);
+}
+
+// A rank whose own connection has come to stay ends the other one anywhere. Whoever has heard what
+// a rank has said at its beginning can repeat that and no more, at any time.
+bool PeerMeetings::IsOfACrossing(const Caller& caller) const {
+  const absl::StatusOr<LinkIdentity> identity = LinkIdentity::Parse(caller.meeting->identity());
+  if (!identity.ok()) return false;
+  if (outgoing_.contains(identity->from)) return true;
+  const auto met = met_at_.find(identity->from);
+  return met != met_at_.end() && caller.since < met->second + kCrossingFor;
 }
 
 void PeerMeetings::Decide(Caller& caller) {
@@ -189,14 +212,27 @@ void PeerMeetings::Decide(Caller& caller) {
   caller.meeting->Answer(FrameKind::kWelcome);
   if (caller.meeting->stage() != Meeting::Stage::kMet) return;
   GiveUp(identity->from);
-  met_.push_back({identity->from, caller.meeting->TakeStream(), identity->probe_port});
+  met_.push_back(
+      {identity->from, caller.meeting->TakeStream(), identity->probe_port, caller.address});
+  met_at_[identity->from] = clock_.Now();
+}
+
+void PeerMeetings::NoteLost(Rank rank, absl::string_view why) {
+  const std::optional<std::string> more = lost_limit_.Pass(clock_.Now());
+  if (!more.has_value()) return;
+  COORDD_LOG(kWarning, "rank ", ToInt(options_.self), " has lost rank ", ToInt(rank), ": ", why,
+             *more);
 }
 
 void PeerMeetings::TurnAway(const Caller& caller, absl::string_view why) {
+  if (options_.turned_away != nullptr)
+    options_.turned_away->fetch_add(1, std::memory_order_relaxed);
   const std::optional<std::string> more = log_limit_.Pass(clock_.Now());
   if (!more.has_value()) return;
+  const std::string& claim = caller.meeting->identity();
   COORDD_LOG(kWarning, "a connection from ", caller.address.ToString(), " to rank ",
              ToInt(options_.self), "'s port for other ranks was ended, and nothing believed: ", why,
+             claim.empty() ? "" : absl::StrCat(" (without a proof it has said: ", claim, ")"),
              *more);
 }
 
@@ -204,7 +240,9 @@ void PeerMeetings::Tend() {
   if (!is_busy()) return;
   const absl::Time now = clock_.Now();
   while (!callers_.empty() && now - callers_.begin()->second.since >= kProveWithin) {
-    TurnAway(callers_.begin()->second, "it has not said who it is");
+    const bool has_said = !callers_.begin()->second.meeting->identity().empty();
+    TurnAway(callers_.begin()->second,
+             has_said ? "it has not proved who it is" : "it has not said who it is");
     callers_.erase(callers_.begin());
   }
   std::vector<Rank> due;

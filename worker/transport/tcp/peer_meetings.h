@@ -1,6 +1,7 @@
 // How the ranks of a generation come to have one connection for each pair of them. (io)
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,7 +28,9 @@ namespace coordd {
 // Whoever wants something of the other connects. Where both do, it is the connection of the lower
 // rank that stays: who has one under way to a rank that is higher yields to nobody's, and the
 // higher one gives its own up. What strangers do ends their connection, and a few of them at a time
-// are listened to; who was turned away for want of room, or ended too soon, tries again for
+// are listened to; where there are more, one goes of the address that has the most, so that
+// strangers at one address take no place from ranks at others, while the ranks of a large node may
+// have all of them. Who was turned away for want of room, or ended too soon, tries again for
 // kTryFor. One thread uses it.
 class PeerMeetings {
  public:
@@ -42,11 +45,14 @@ class PeerMeetings {
     bool encrypts = false;
     LinkSecret secret;
     std::optional<HostPort> probe_port;  // this rank's
+    // Counts who was not believed; null: nobody asks.
+    std::shared_ptr<std::atomic<int64_t>> turned_away = nullptr;
   };
   struct Met {
     Rank rank;
     std::unique_ptr<TcpStream> stream;
     std::optional<HostPort> probe_port;  // the peer's, if that has called
+    HostPort address;                    // of its end of the stream
   };
   struct NotMet {
     Rank rank;
@@ -75,6 +81,8 @@ class PeerMeetings {
   // Since the last call.
   std::vector<Met> TakeMet() { return std::exchange(met_, {}); }
   std::vector<NotMet> TakeNotMet() { return std::exchange(not_met_, {}); }
+  // Writes that the connection with this rank has ended, and why, and not too often.
+  void NoteLost(Rank rank, absl::string_view why);
   bool has_news() const { return !met_.empty() || !not_met_.empty(); }
 
  private:
@@ -98,7 +106,8 @@ class PeerMeetings {
   void StepOutgoing(Rank rank, Outgoing& outgoing);
   void TryLater(Rank rank, Outgoing& outgoing, const std::string& why);
   void AcceptCallers();
-  void MakeRoom();
+  void MakeRoom(const HostPort& for_whom);
+  bool IsOfACrossing(const Caller& caller) const;
   void StepCaller(uint64_t key, Caller& caller);
   void Decide(Caller& caller);
   void TurnAway(const Caller& caller, absl::string_view why);
@@ -122,7 +131,8 @@ class PeerMeetings {
   std::map<uint64_t, Caller> callers_;  // the oldest first
   std::vector<Met> met_;
   std::vector<NotMet> not_met_;
-  LogLimit log_limit_;
+  std::map<Rank, absl::Time> met_at_;
+  LogLimit log_limit_, lost_limit_;
 };
 
 }  // namespace coordd

@@ -67,7 +67,7 @@ TcpStream::Got TcpStream::ReadRecords(absl::Span<std::byte> target, bool sparing
   for (;;) {
     absl::StatusOr<RecordReader::Opened> opened = reader_->Open(target);
     if (!opened.ok()) {
-      got.is_over = true;
+      got.is_over = got.is_wrong = true;
       got.why = std::string(opened.status().message());
       return got;
     }

@@ -31,6 +31,7 @@ class TcpStream {
     bool was_all = false;                // no more has come yet
     bool has_moved = false;              // something has come, of which the rest is missing, too
     bool is_over = false;
+    bool is_wrong = false;  // it is over, since what has come is not to be believed
     std::string why;
   };
 

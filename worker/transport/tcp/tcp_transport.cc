@@ -67,8 +67,8 @@ absl::Status TcpTransport::Listen(const GroupLayout& layout, Store& store, absl:
   probe_port_ = ProbePort::OpenFor(at, options_.ports, index, layout.ranks_on(node));
   TcpAddress address{listener.address(), SecretHex(32), options_.encrypts, std::nullopt};
   if (probe_port_.has_value()) address.probe_port = probe_port_->address();
-  const PeerMeetings::Options options{layout.self(), layout.size(), options_.encrypts,
-                                      address.secret, address.probe_port};
+  const PeerMeetings::Options options{layout.self(),  layout.size(),      options_.encrypts,
+                                      address.secret, address.probe_port, options_.turned_away};
   COORDD_RETURN_IF_ERROR(meetings_.Open(options, std::move(listener), [this](Rank rank) {
     const std::unique_ptr<Peer>& peer = peers_[static_cast<size_t>(ToInt(rank))];
     return peer == nullptr || (peer->stream == nullptr && peer->link.ended().ok());
@@ -168,8 +168,7 @@ void TcpTransport::MeetWanted() {
     const absl::StatusOr<TcpAddress> address =
         text.ok() ? TcpAddress::Parse(*text) : absl::StatusOr<TcpAddress>(text.status());
     if (!address.ok()) {
-      Lose(*peer,
-           PeerLost(peer->rank, absl::StrCat("its TCP address: ", address.status().message())));
+      Lose(*peer, Loss::kEnded, absl::StrCat("its TCP address: ", address.status().message()));
       continue;
     }
     peer->watched.AskAt(address->probe_port);
@@ -184,6 +183,7 @@ bool TcpTransport::TakeNews() {
     if (!peer.link.ended().ok()) continue;
     if (met.probe_port.has_value()) peer.watched.AskAt(std::move(met.probe_port));
     peer.stream = std::move(met.stream);
+    peer.address = std::move(met.address);
     peer.has_moved = true;
     peer.events = EPOLLIN;
     // It was polled for its meeting.
@@ -195,7 +195,7 @@ bool TcpTransport::TakeNews() {
   }
   for (const PeerMeetings::NotMet& not_met : meetings_.TakeNotMet()) {
     Peer& peer = PeerOf(not_met.rank);
-    if (peer.stream == nullptr) Lose(peer, PeerLost(peer.rank, not_met.why));
+    if (peer.stream == nullptr) Lose(peer, Loss::kEnded, not_met.why);
   }
   return true;
 }
@@ -243,14 +243,14 @@ bool TcpTransport::Read(Peer& peer) {
     FrameReader& reader = peer.link.reader();
     TcpStream::Got got = peer.stream->Read(reader.target(), RoomBeside(peer));
     if (got.is_over) {
-      Lose(peer, PeerLost(peer.rank, got.why));
+      Lose(peer, got.is_wrong ? Loss::kWrong : Loss::kEnded, std::move(got.why));
       return true;
     }
     if (got.has_moved) moved_any = peer.has_moved = true;
     if (got.placed > 0) reader.Filled(got.placed);
     const absl::Status taken = reader.Take(got.others);
     if (!taken.ok()) {
-      Lose(peer, PeerLost(peer.rank, absl::StrCat("it has sent ", taken.message())));
+      Lose(peer, Loss::kWrong, absl::StrCat("it has sent ", taken.message()));
       return true;
     }
     WantsFlush(peer);
@@ -286,7 +286,7 @@ bool TcpTransport::Flush(Peer& peer) {
     if (moved.is_over) {
       // What it has said before its end is still to be read.
       Read(peer);
-      if (peer.stream != nullptr) Lose(peer, PeerLost(peer.rank, moved.why));
+      if (peer.stream != nullptr) Lose(peer, Loss::kEnded, std::move(moved.why));
       return true;
     }
     peer.link.Wrote(moved.bytes, /*has_left=*/!peer.stream->has_unsent());
@@ -312,7 +312,16 @@ void TcpTransport::KeepEvents(Peer& peer, bool is_blocked) {
                 PeerMeetings::kKeysEnd + static_cast<uint64_t>(ToInt(peer.rank)), events);
 }
 
-void TcpTransport::Lose(Peer& peer, const absl::Status& status) {
+// coordd may tell this rank of its peer's end before any operation does, which then ends by that:
+// so what was seen here is in the log.
+void TcpTransport::Lose(Peer& peer, Loss loss, std::string why) {
+  const bool in_message = peer.stream != nullptr && !peer.link.reader().is_between_frames();
+  if (loss == Loss::kEnded && in_message) absl::StrAppend(&why, ", in the middle of a message");
+  if (peer.address.port != 0)
+    absl::StrAppend(&why, " (its end is at ", peer.address.ToString(), ")");
+  // Who has nothing more to say to the other goes without a word.
+  if (loss != Loss::kEnded || in_message || peer.link.pending() > 0)
+    meetings_.NoteLost(peer.rank, why);
   if (peer.stream != nullptr) {
     if ((peer.events & EPOLLOUT) != 0) --blocked_;
     peer.stream.reset();
@@ -320,7 +329,7 @@ void TcpTransport::Lose(Peer& peer, const absl::Status& status) {
   } else {
     meetings_.GiveUp(peer.rank);
   }
-  peer.link.End(status);
+  peer.link.End(loss == Loss::kSilent ? PeerSilent(peer.rank, why) : PeerLost(peer.rank, why));
 }
 
 void TcpTransport::WatchPeers() {
@@ -333,7 +342,7 @@ void TcpTransport::WatchPeers() {
                                  .waits = peer->link.pending() > 0,
                                  .connects = peer->stream == nullptr};
     const std::optional<std::string> silent = peer->watched.Look(news, now);
-    if (silent.has_value()) Lose(*peer, PeerSilent(peer->rank, *silent));
+    if (silent.has_value()) Lose(*peer, Loss::kSilent, *silent);
   }
 }
 

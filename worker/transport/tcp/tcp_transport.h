@@ -34,6 +34,8 @@ struct TcpTransportOptions {
   // Whether all that ranks say to each other is encrypted; else who they are is proved, and what
   // follows goes in plain. Equal on all ranks.
   bool encrypts = false;
+  // Counts connections that were not believed; null: nobody asks.
+  std::shared_ptr<std::atomic<int64_t>> turned_away = nullptr;
 };
 
 // Each pair of ranks that has something to do with each other has one connection, which begins with
@@ -68,8 +70,11 @@ class TcpTransport final : public Transport {
     uint32_t events = 0;                // that it is polled for
     bool is_to_flush = false;           // is among to_flush_
     bool has_moved = false;             // something has come since the last look
+    HostPort address;                   // where its end of the stream is; port 0: nowhere yet
     WatchedPeer watched;
   };
+  // Of a peer: its connection has ended, it has said what it may not, it does not answer.
+  enum class Loss { kEnded, kWrong, kSilent };
 
   absl::Status Listen(const GroupLayout& layout, Store& store, absl::Time deadline);
   Peer& PeerOf(Rank rank);
@@ -84,7 +89,7 @@ class TcpTransport final : public Transport {
   bool Read(Peer& peer);
   absl::Span<std::byte> RoomBeside(Peer& peer);
   void KeepEvents(Peer& peer, bool is_blocked);
-  void Lose(Peer& peer, const absl::Status& status);
+  void Lose(Peer& peer, Loss loss, std::string why);
   void WatchPeers();
   void DropEverything(const absl::Status& status);
   void SayGoodbye();
