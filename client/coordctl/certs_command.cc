@@ -26,6 +26,23 @@ std::string VariablesOf(const TlsFiles& files) {
                       " COORDD_TLS_CA=", files.ca, "\n");
 }
 
+// What coordd shows to others is of no role: it is theirs to be known by.
+constexpr absl::string_view kServer = "server";
+
+std::string ServerLine(const TlsFiles& server) {
+  return absl::StrCat("coordd: --tls-cert ", server.cert, " --tls-key ", server.key, " --tls-ca ",
+                      server.ca, "\n");
+}
+
+absl::StatusOr<std::string> AddServer(const CertsArguments& arguments, bool as_json) {
+  COORDD_RETURN_IF_ERROR(AddServerCertificate(
+      arguments.directory, arguments.names,
+      {.lifetime = absl::Hours(24 * arguments.days), .renew = arguments.renew}));
+  const TlsFiles files = ServerTlsFiles(arguments.directory);
+  if (!as_json) return ServerLine(files);
+  return nlohmann::ordered_json({{std::string(kServer), JsonOf(files)}}).dump();
+}
+
 absl::StatusOr<std::string> AddOne(const CertsArguments& arguments, bool as_json,
                                    const Environment& environment) {
   COORDD_ASSIGN_OR_RETURN(const Identity client, IdentityAskedFor(arguments, environment));
@@ -33,7 +50,8 @@ absl::StatusOr<std::string> AddOne(const CertsArguments& arguments, bool as_json
                                ? std::string(Name(client.role))
                                : absl::StrCat(Name(client.role), "-", client.name);
   COORDD_RETURN_IF_ERROR(
-      AddCertificate(arguments.directory, stem, client, absl::Hours(24 * arguments.days)));
+      AddCertificate(arguments.directory, stem, client,
+                     {.lifetime = absl::Hours(24 * arguments.days), .renew = arguments.renew}));
   const std::string path = absl::StrCat(arguments.directory, "/", stem);
   const TlsFiles files = {path + ".crt", path + ".key", arguments.directory + "/ca.crt"};
   if (as_json) {
@@ -49,8 +67,9 @@ absl::StatusOr<Identity> IdentityAskedFor(const CertsArguments& arguments,
                                           const Environment& environment) {
   const std::optional<Role> role = RoleNamed(arguments.role);
   if (!role.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--role is \"", arguments.role, "\", expected operator, launcher, worker, node or viewer"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--role is \"", arguments.role,
+                     "\", expected server, operator, launcher, worker, node or viewer"));
   }
   if (arguments.names.size() > 1) {
     return absl::InvalidArgumentError(
@@ -64,6 +83,12 @@ absl::StatusOr<Identity> IdentityAskedFor(const CertsArguments& arguments,
 
 absl::StatusOr<std::string> MakeCerts(const CertsArguments& arguments, bool as_json,
                                       const Environment& environment) {
+  if (arguments.renew && arguments.role.empty()) {
+    return absl::InvalidArgumentError(
+        "--renew is given without --role, expected --role server, or a client's, whose certificate "
+        "is made anew: another authority is a new DIR");
+  }
+  if (arguments.role == kServer) return AddServer(arguments, as_json);
   if (!arguments.role.empty()) return AddOne(arguments, as_json, environment);
   CertOptions options;
   options.server_names = arguments.names;
@@ -78,12 +103,12 @@ absl::StatusOr<std::string> MakeCerts(const CertsArguments& arguments, bool as_j
         {"server", JsonOf(server)}, {"worker", JsonOf(worker)}, {"operator", JsonOf(oper)}};
     return json.dump();
   }
-  return absl::StrCat(
-      "coordd: --tls-cert ", server.cert, " --tls-key ", server.key, " --tls-ca ", server.ca, "\n",
-      "workers: ", VariablesOf(worker), ToString(options.clients[1]), ": ", VariablesOf(oper),
-      "Keep ", arguments.directory,
-      "/ca.key where nobody else can read it, or delete it: only more certificates need it "
-      "(--role).\n");
+  return absl::StrCat(ServerLine(server), "workers: ", VariablesOf(worker),
+                      ToString(options.clients[1]), ": ", VariablesOf(oper), "Keep ",
+                      arguments.directory,
+                      "/ca.key where nobody else can read it, or delete it: only more "
+                      "certificates, and renewed ones, "
+                      "need it (--role).\n");
 }
 
 }  // namespace coordd

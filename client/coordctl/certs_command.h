@@ -12,9 +12,10 @@ namespace coordd {
 
 struct CertsArguments {
   std::string directory;
-  std::string role;                // empty: a new authority, with certificates for all
+  std::string role;                // empty: a new authority, with certificates for all; or "server"
   std::vector<std::string> names;  // of coordd's hosts; with a role, of whom it is
   int days = 365;
+  bool renew = false;  // one that is there is replaced
 };
 
 // Whose certificate is asked for. REQUIRES: a role is given. `environment`: has USER, whose name

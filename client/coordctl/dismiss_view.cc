@@ -32,7 +32,21 @@ std::string What(v1::DismissAction action, const v1::DismissReply& reply) {
   }
 }
 
+bool IsRank(const std::string& who, int32_t* rank) {
+  return std::all_of(who.begin(), who.end(), [](char c) { return absl::ascii_isdigit(c); }) &&
+         absl::SimpleAtoi(who, rank);
+}
+
 }  // namespace
+
+absl::Status CheckDismiss(const DismissArguments& arguments) {
+  int32_t rank = 0;
+  if (!arguments.job.empty() || !IsRank(arguments.who, &rank)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", rank,
+                   " is named without a job, and every job has one: expected --job "
+                   "NAME (`coordctl jobs` lists them)"));
+}
 
 v1::DismissRequest DismissRequestFrom(const DismissArguments& arguments,
                                       const Environment& environment, const std::string& hostname) {
@@ -41,12 +55,11 @@ v1::DismissRequest DismissRequestFrom(const DismissArguments& arguments,
   request.set_job(arguments.job);
   request.set_grace_seconds(arguments.grace_seconds);
   request.set_force(arguments.force);
+  // Not as what: that is what a certificate proves, or nobody knows.
   request.set_asked_by(
-      ShortenedText(absl::StrCat("operator ", User(environment), "@", hostname), kMaxAskedByBytes));
+      ShortenedText(absl::StrCat(User(environment), "@", hostname), kMaxAskedByBytes));
   int32_t rank = 0;
-  const bool digits = std::all_of(arguments.who.begin(), arguments.who.end(),
-                                  [](char c) { return absl::ascii_isdigit(c); });
-  if (digits && absl::SimpleAtoi(arguments.who, &rank)) {
+  if (IsRank(arguments.who, &rank)) {
     request.set_rank(rank);
   } else {
     request.set_node(ShortenedText(arguments.who, arguments.who.size()));
@@ -69,7 +82,8 @@ std::string DismissText(v1::DismissAction action, const v1::DismissReply& reply)
                                                      : " takes new workers of job ",
                   reply.job(),
                   action == v1::DISMISS_ACTION_DRAIN
-                      ? absl::StrCat(" until `coordctl drain ", reply.node(), " --lift`\n")
+                      ? absl::StrCat(" until `coordctl drain ", reply.node(), " --job ",
+                                     reply.job(), " --lift`\n")
                       : " again\n");
   return text;
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/environment.h"
 #include "coordd/v1/admin.pb.h"
@@ -16,6 +17,10 @@ struct DismissArguments {
   double grace_seconds = 0;
   bool force = false;
 };
+
+// INVALID_ARGUMENT: a rank without the name of a job. A node names what stands on it; rank 0 there
+// is in each job, and who thinks of another one than runs would make its workers go.
+absl::Status CheckDismiss(const DismissArguments& arguments);
 
 // The request that the arguments ask for. `hostname`: the name of this machine.
 v1::DismissRequest DismissRequestFrom(const DismissArguments& arguments,

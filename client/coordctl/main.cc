@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -19,6 +18,7 @@
 #include "client/coordctl/command_options.h"
 #include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
+#include "client/coordctl/exit_code.h"
 #include "client/coordctl/exit_report.h"
 #include "client/coordctl/own_user.h"
 #include "client/coordctl/state_view.h"
@@ -58,12 +58,6 @@ constexpr absl::Duration kTriesFor = absl::Seconds(20);
 constexpr absl::Duration kTraceTimeout = absl::Minutes(6);
 // How soon `events --follow` shows what has happened.
 constexpr absl::Duration kFollowInterval = absl::Milliseconds(500);
-
-enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kNoCoordd = 3, kNoJob = 4, kRefused = 5 };
-constexpr char kExitCodes[] =
-    "Exit status: 0 done, 1 failed (coordd cannot be reached, a file cannot be written), 2 wrong "
-    "usage, 3 no coordd found or several, 4 no such job, rank or node, 5 refused, since the job "
-    "could not go on.";
 
 struct Arguments {
   TargetRequest target;
@@ -145,9 +139,7 @@ int ShowState(const Arguments& arguments, const Environment& environment,
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
   absl::StatusOr<v1::ServerState> state = FetchState(*target, arguments.job, kTimeout);
-  if (!state.ok()) {
-    return Report(state.status(), absl::IsNotFound(state.status()) ? kNoJob : kFailed);
-  }
+  if (!state.ok()) return Report(state.status(), ExitCodeOf(state.status()));
   if (!arguments.job.empty() && state->jobs().empty()) {
     return Report(absl::NotFoundError(
                       absl::StrCat("coordd at ", target->address, " knows no job ", arguments.job)),
@@ -184,9 +176,7 @@ int Trace(const Arguments& arguments, const Environment& environment) {
                  PrintableText(request.job()).c_str());
   }
   const absl::StatusOr<v1::TraceReply> reply = FetchTrace(*target, request, kTraceTimeout);
-  if (!reply.ok()) {
-    return Report(reply.status(), absl::IsNotFound(reply.status()) ? kNoJob : kFailed);
-  }
+  if (!reply.ok()) return Report(reply.status(), ExitCodeOf(reply.status()));
   const std::string file =
       arguments.output.empty() ? arguments.job + ".trace.json" : arguments.output;
   const absl::Status written = WriteTimeline(file, TimelineOf(*reply));
@@ -219,14 +209,6 @@ void PrintEvents(const Arguments& arguments, v1::EventList& list) {
   std::fflush(stdout);
 }
 
-// What a launcher may not of all jobs, he may of his own.
-absl::Status WithAJobToName(const absl::Status& status, absl::string_view job) {
-  const bool is_launcher = absl::StrContains(status.message(), "launcher/");
-  if (!absl::IsPermissionDenied(status) || !job.empty() || !is_launcher) return status;
-  return absl::PermissionDeniedError(absl::StrCat(
-      status.message(), "; a launcher names the job that is his: `coordctl events JOB`"));
-}
-
 int Events(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
@@ -241,7 +223,7 @@ int Events(const Arguments& arguments, const Environment& environment) {
     absl::StatusOr<v1::EventList> list = FetchEvents(*target, request, kTimeout);
     // Who follows wants to see, above all, how a coordd that has gone comes back.
     if (!list.ok() && (!arguments.follow || epoch == 0))
-      return Report(WithAJobToName(list.status(), arguments.job), kFailed);
+      return Report(list.status(), ExitCodeOf(list.status()));
     if (!list.ok() && !std::exchange(lost, true)) Report(list.status(), kFailed);
     if (list.ok() && !arguments.follow && !arguments.job.empty() && list->events().empty()) {
       return Report(absl::NotFoundError(absl::StrCat("coordd at ", target->address,
@@ -263,20 +245,16 @@ int Events(const Arguments& arguments, const Environment& environment) {
   }
 }
 
-ExitCode DismissFailure(const absl::Status& status) {
-  if (absl::IsInvalidArgument(status)) return kUsage;
-  if (absl::IsNotFound(status)) return kNoJob;
-  return absl::IsFailedPrecondition(status) ? kRefused : kFailed;
-}
-
 int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environment& environment) {
+  if (const absl::Status clear = CheckDismiss(arguments.dismiss); !clear.ok())
+    return Report(clear, kUsage);
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
   DismissArguments asked = arguments.dismiss;
   asked.action = action;
   absl::StatusOr<v1::DismissReply> reply = DismissWorkers(
       *target, DismissRequestFrom(asked, WithUser(environment), ThisHost("").hostname), kTimeout);
-  if (!reply.ok()) return Report(reply.status(), DismissFailure(reply.status()));
+  if (!reply.ok()) return Report(reply.status(), ExitCodeOfChange(reply.status()));
   PrintEither(
       arguments.json, *reply, [](const auto& message) { return ToJson(message, /*pretty=*/false); },
       [action](const v1::DismissReply& done) { return DismissText(action, done); });
@@ -338,13 +316,25 @@ int Whoami(const Arguments& arguments, const Environment& environment) {
 }
 
 void AddTargetOptions(CLI::App* command, Arguments* arguments) {
-  command->add_option("--coordinator", arguments->target.coordinator,
-                      "HOST:PORT of coordd [COORDD_ADDR; else the one that runs on this machine]");
-  command->add_option("--tls-ca", arguments->target.tls.ca, "PEM file [COORDD_TLS_CA]");
-  command->add_option("--tls-cert", arguments->target.tls.cert, "PEM file [COORDD_TLS_CERT]");
-  command->add_option("--tls-key", arguments->target.tls.key, "PEM file [COORDD_TLS_KEY]");
-  command->add_option("--token-file", arguments->token_file,
-                      "of the job, for whoever is no operator [COORDD_TOKEN_FILE]");
+  command
+      ->add_option("--coordinator", arguments->target.coordinator,
+                   "which coordd [COORDD_ADDR; else the one that runs on this machine]")
+      ->type_name("HOST:PORT");
+  command
+      ->add_option("--tls-ca", arguments->target.tls.ca,
+                   "the authority of coordd's certificate [COORDD_TLS_CA]")
+      ->type_name("FILE");
+  command
+      ->add_option("--tls-cert", arguments->target.tls.cert,
+                   "your certificate, which says your role [COORDD_TLS_CERT]")
+      ->type_name("FILE");
+  command->add_option("--tls-key", arguments->target.tls.key, "its private key [COORDD_TLS_KEY]")
+      ->type_name("FILE");
+  command
+      ->add_option("--token-file", arguments->token_file,
+                   "holds the job's token, with which it is your own; operators need none "
+                   "[COORDD_TOKEN_FILE]")
+      ->type_name("FILE");
 }
 
 void AddTraceCommand(CLI::App& app, Arguments* arguments) {
@@ -352,14 +342,15 @@ void AddTraceCommand(CLI::App& app, Arguments* arguments) {
       "trace",
       "Let a job's ranks record what they execute, write a timeline of all of them that Perfetto "
       "opens, and tell where a step goes and which rank the others wait for");
-  trace->add_option("JOB", arguments->job, "which")->required();
+  trace->add_option("JOB", arguments->job, "its name, as `coordctl jobs` shows it")->required();
   trace
       ->add_option("--steps", arguments->steps,
-                   "repetitions of what the job does; without a repetition, seconds")
-      ->check(CLI::Range(1, 10000))
+                   "so many steps of the program, known by their repetition; seconds where nothing "
+                   "repeats")
+      ->check(NumberFrom(1, 10000))
       ->default_val(10);
-  trace->add_option("--seconds", arguments->seconds, "a time instead, at most 300")
-      ->check(CLI::Range(0.1, 300.0));
+  trace->add_option("--seconds", arguments->seconds, "so long instead")
+      ->check(NumberFrom(0.1, 300.0, "seconds"));
   trace->add_option("--output", arguments->output, "file of the timeline [JOB.trace.json]");
   AddTargetOptions(trace, arguments);
 }
@@ -369,11 +360,12 @@ void AddEventsCommand(CLI::App& app, Arguments* arguments) {
       "events",
       "What has happened: who joined, left or was lost and why, which generation followed, what "
       "stalled. docs/RUNBOOK.md says what to do about each line");
-  events->add_option("JOB", arguments->job, "only this one");
+  events->add_option("JOB", arguments->job, "only those of this one");
   events->add_option("--limit", arguments->limit, "only the newest so many")
-      ->check(CLI::Range(1, 8192));
-  events->add_flag("--follow,-f", arguments->follow,
-                   "go on, until Ctrl-C; with --json a line for each event");
+      ->check(NumberFrom(1, 8192));
+  events->add_flag(
+      "--follow,-f", arguments->follow,
+      "print what happens from now on, too, until Ctrl-C; with --json a line for each event");
   AddTargetOptions(events, arguments);
 }
 
@@ -387,7 +379,7 @@ void AddDismissCommands(CLI::App& app, Arguments* arguments) {
       "min_workers would be left. A drained node takes no new workers of the job, until --lift or "
       "the end of the job. Survives the end of coordd. docs/RUNBOOK.md says how to empty a node");
   drain->add_option("--grace", arguments->dismiss.grace_seconds, "seconds until eviction [60]")
-      ->check(CLI::Range(0.001, 604800.0));
+      ->check(NumberFrom(0.001, 604800.0, "seconds"));
   CLI::App* evict = app.add_subcommand(
       "evict",
       "Declare a rank, or all ranks of a node, gone at once: their connections are closed, and the "
@@ -396,10 +388,11 @@ void AddDismissCommands(CLI::App& app, Arguments* arguments) {
   for (CLI::App* command : {drain, evict}) {
     command
         ->add_option("NODE|RANK", arguments->dismiss.who,
-                     "a number: the rank in the generation that runs; else a host name or node id, "
-                     "as `coordctl status` shows them")
+                     "a number: the rank in the generation that runs, of the job of --job; else a "
+                     "host name or node id, as `coordctl status` shows them")
         ->required();
-    command->add_option("--job", arguments->dismiss.job, "which [the only one that runs]");
+    command->add_option("--job", arguments->dismiss.job,
+                        "whose; a rank needs it, of a node it is [the only one that runs]");
     command->add_flag("--force", arguments->dismiss.force,
                       "also where the job could not go on without them");
     AddTargetOptions(command, arguments);
@@ -425,7 +418,7 @@ int Ended(const ExitArguments& exit, const Arguments& arguments, const Environme
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
   const absl::StatusOr<v1::ReportExitsReply> reply = ReportExits(*target, *request, kTimeout);
-  if (!reply.ok()) return Report(reply.status(), DismissFailure(reply.status()));
+  if (!reply.ok()) return Report(reply.status(), ExitCodeOfChange(reply.status()));
   return kOk;
 }
 
@@ -465,7 +458,7 @@ int Main(int argc, char** argv) {
   AddTargetOptions(AddEndedCommand(app, &exit), &arguments);
   AddLaunchCommands(app, &arguments);
   for (CLI::App* command : app.get_subcommands({})) {
-    command->add_flag("--json", arguments.json, "for programs");
+    command->add_flag("--json", arguments.json, "print JSON, for programs");
     command->footer(kExitCodes);
   }
   try {

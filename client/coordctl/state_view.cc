@@ -91,7 +91,8 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
   const bool ended = job.phase() == v1::JOB_PHASE_ENDED;
   if (job.generation() > 0 && ended) absl::StrAppend(out, ", after generation ", job.generation());
   if (job.generation() > 0 && !ended) {
-    absl::StrAppend(out, ", generation ", job.generation(), " of ", job.size(), " ranks");
+    absl::StrAppend(out, ", generation ", job.generation(), " of ", job.size(),
+                    job.size() == 1 ? " rank" : " ranks");
   }
   absl::StrAppend(out, ", ", job.joined(), " connected (", LimitsText(job), ")\n");
   if (job.generation() == 0) return;

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <limits>
+#include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/base/nearest_word.h"
@@ -24,9 +27,27 @@ inline CLI::Validator NumberThat(bool (*holds)(double), const std::string& expec
 inline CLI::Validator AboveZero() {
   return NumberThat([](double value) { return value > 0; }, "a number above 0", "POSITIVE");
 }
-inline CLI::Validator ZeroOrMore() {
-  return NumberThat([](double value) { return value >= 0; }, "a number of 0 or more",
-                    "NONNEGATIVE");
+inline CLI::Validator ZeroOrMore(const std::string& expected = "a number of 0 or more") {
+  return NumberThat([](double value) { return value >= 0; }, expected, "NONNEGATIVE");
+}
+
+// In the place of CLI::Range, which says of "3s" that it is not in a range, and takes "nan".
+// `of`: what is counted, which the sentence tells: "a number of seconds from 0.001 to 604800".
+template <typename Number>
+CLI::Validator NumberFrom(Number least, Number most, const std::string& of = "") {
+  const bool is_whole = std::is_integral_v<Number>;
+  std::ostringstream between;  // as people write them: 604800, not 604800.000000
+  between.precision(std::numeric_limits<double>::digits10);
+  between << least << " to " << most;
+  const std::string expected = std::string(is_whole ? "a whole number " : "a number ") +
+                               (of.empty() ? "" : "of " + of + " ") + "from " + between.str();
+  return CLI::Validator(
+      [=](std::string& text) {
+        Number value = {};
+        const bool good = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+        return good ? std::string() : "'" + text + "', expected " + expected;
+      },
+      between.str());
 }
 
 // The flags, or the commands, that may stand where CLI11 has found something else.
@@ -72,12 +93,18 @@ inline std::string WrongValue(const CLI::App& app, const std::string& said) {
   const CLI::Option* option = app.get_option_no_throw(flag);
   for (const CLI::App* command : app.get_subcommands())
     if (option == nullptr) option = command->get_option_no_throw(flag);
-  const std::string type = option == nullptr ? "" : option->get_type_name();
+  std::string type = option == nullptr ? "" : option->get_type_name();
+  type = type.substr(0, type.find(':'));  // behind it stands what its validator takes
+  const std::string value = said.substr(middle + between.size());
   std::string expected = "a value of another type";
-  if (type.rfind("INT", 0) == 0) expected = "a whole number";
+  if (type.rfind("INT", 0) == 0 || type == "N") expected = "a whole number";
+  if (type == "SECONDS") expected = "a number of seconds";
   if (type.rfind("UINT", 0) == 0) expected = "a whole number of 0 or more";
   if (type.rfind("FLOAT", 0) == 0) expected = "a number";
-  return flag + ": '" + said.substr(middle + between.size()) + "', expected " + expected;
+  const size_t sign = value.rfind('-', 0) == 0 ? 1 : 0;
+  const bool is_number = value.find_first_not_of("0123456789", sign) == std::string::npos;
+  if (is_number && expected == "a whole number") expected += ", nearer to 0";
+  return flag + ": '" + value + "', expected " + expected;
 }
 
 // What is wrong, in one sentence: "there is no flag --lisen, did you mean --listen?".

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -102,11 +103,15 @@ absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extension
 
 absl::StatusOr<std::string> AlternativeNames(const std::vector<std::string>& names) {
   std::vector<std::string> entries = {"DNS:localhost", "IP:127.0.0.1", "IP:::1"};
+  const auto add = [&entries](std::string entry) {
+    if (std::find(entries.begin(), entries.end(), entry) == entries.end())
+      entries.push_back(std::move(entry));
+  };
   for (const std::string& name : names) {
     unsigned char address[sizeof(in6_addr)];
     if (inet_pton(AF_INET, name.c_str(), address) == 1 ||
         inet_pton(AF_INET6, name.c_str(), address) == 1) {
-      entries.push_back(absl::StrCat("IP:", name));
+      add(absl::StrCat("IP:", name));
       continue;
     }
     bool good = !name.empty() && name.size() <= 253;
@@ -115,7 +120,7 @@ absl::StatusOr<std::string> AlternativeNames(const std::vector<std::string>& nam
       return absl::InvalidArgumentError(
           absl::StrCat("server name \"", name, "\" is neither a DNS name nor an IP address"));
     }
-    entries.push_back(absl::StrCat("DNS:", name));
+    add(absl::StrCat("DNS:", name));
   }
   return absl::StrJoin(entries, ",");
 }
@@ -136,7 +141,18 @@ absl::Status WriteNewFile(const std::string& path, mode_t mode, BIO* contents) {
   return absl::OkStatus();
 }
 
-absl::Status WritePair(const std::string& stem, const Signed& identity) {
+// In the place of what is called so, which nobody finds half written.
+absl::Status ReplaceFile(const std::string& path, mode_t mode, BIO* contents) {
+  const std::string beside = path + ".new";
+  unlink(beside.c_str());  // of one that was interrupted
+  COORDD_RETURN_IF_ERROR(WriteNewFile(beside, mode, contents));
+  if (rename(beside.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  unlink(beside.c_str());
+  return absl::UnavailableError(absl::StrCat(path, " cannot be replaced: ", std::strerror(error)));
+}
+
+absl::Status WritePair(const std::string& stem, const Signed& identity, bool replaces = false) {
   const TlsOwned<BIO> key(BIO_new(BIO_s_mem()));
   const TlsOwned<BIO> certificate(BIO_new(BIO_s_mem()));
   if (PEM_write_bio_PrivateKey(key.get(), identity.key.get(), nullptr, nullptr, 0, nullptr,
@@ -144,8 +160,9 @@ absl::Status WritePair(const std::string& stem, const Signed& identity) {
       PEM_write_bio_X509(certificate.get(), identity.certificate.get()) != 1) {
     return TlsLibraryError("write PEM");
   }
-  COORDD_RETURN_IF_ERROR(WriteNewFile(stem + ".key", 0600, key.get()));
-  return WriteNewFile(stem + ".crt", 0644, certificate.get());
+  const auto write_file = replaces ? ReplaceFile : WriteNewFile;
+  COORDD_RETURN_IF_ERROR(write_file(stem + ".key", 0600, key.get()));
+  return write_file(stem + ".crt", 0644, certificate.get());
 }
 
 absl::StatusOr<Signed> SignClient(const Identity& client, absl::Duration lifetime,
@@ -176,10 +193,51 @@ absl::Status NothingThere(const std::string& directory, const std::vector<std::s
       const std::string path = absl::StrCat(directory, "/", stem, ending);
       if (access(path.c_str(), F_OK) != 0) continue;
       return absl::AlreadyExistsError(absl::StrCat(
-          path, " exists already; nothing was written (give another directory, or remove it)"));
+          path,
+          " exists already; nothing was written (give another directory, remove it, or "
+          "have it replaced with --role and --renew)"));
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Signed> SignServer(const std::vector<std::string>& names, absl::Duration lifetime,
+                                  const Signed& ca) {
+  COORDD_ASSIGN_OR_RETURN(const std::string alternative_names, AlternativeNames(names));
+  return Sign("coordd",
+              {.basic_constraints = "critical,CA:FALSE",
+               .key_usage = "critical,digitalSignature",
+               .extended_key_usage = "serverAuth",
+               .alternative_names = alternative_names},
+              lifetime, &ca);
+}
+
+// DNS names and IP addresses in the certificate of `path`; none where there is none.
+absl::StatusOr<std::vector<std::string>> ServerNamesOf(const std::string& path) {
+  std::vector<std::string> found;
+  if (access(path.c_str(), F_OK) != 0) return found;
+  const TlsOwned<BIO> file(BIO_new_file(path.c_str(), "r"));
+  const TlsOwned<X509> certificate(
+      file == nullptr ? nullptr : PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr));
+  if (certificate == nullptr) return TlsLibraryError(absl::StrCat("read ", path));
+  const TlsOwned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_DNS && name->type != GEN_IPADD) continue;
+    const ASN1_STRING* text = name->type == GEN_DNS ? name->d.dNSName : name->d.iPAddress;
+    const unsigned char* bytes = ASN1_STRING_get0_data(text);
+    const auto size = static_cast<size_t>(ASN1_STRING_length(text));
+    if (name->type == GEN_DNS) {
+      found.emplace_back(reinterpret_cast<const char*>(bytes), size);
+      continue;
+    }
+    char address[INET6_ADDRSTRLEN] = "";
+    if (size == sizeof(in_addr) || size == sizeof(in6_addr))
+      inet_ntop(size == sizeof(in_addr) ? AF_INET : AF_INET6, bytes, address, sizeof(address));
+    if (address[0] != 0) found.emplace_back(address);
+  }
+  return found;
 }
 
 absl::StatusOr<Signed> LoadAuthority(const std::string& directory) {
@@ -204,7 +262,7 @@ absl::StatusOr<Signed> LoadAuthority(const std::string& directory) {
 
 absl::Status MakeCertificates(const std::string& directory, const CertOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
-  COORDD_ASSIGN_OR_RETURN(const std::string server_names, AlternativeNames(options.server_names));
+  COORDD_RETURN_IF_ERROR(AlternativeNames(options.server_names).status());
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
         absl::StrCat("directory ", directory, " cannot be made: ", std::strerror(errno)));
@@ -218,12 +276,8 @@ absl::Status MakeCertificates(const std::string& directory, const CertOptions& o
                                                  .extended_key_usage = "",
                                                  .alternative_names = ""},
                                                 options.lifetime, nullptr));
-  COORDD_ASSIGN_OR_RETURN(const Signed server, Sign("coordd",
-                                                    {.basic_constraints = "critical,CA:FALSE",
-                                                     .key_usage = "critical,digitalSignature",
-                                                     .extended_key_usage = "serverAuth",
-                                                     .alternative_names = server_names},
-                                                    options.lifetime, &ca));
+  COORDD_ASSIGN_OR_RETURN(const Signed server,
+                          SignServer(options.server_names, options.lifetime, ca));
   std::vector<Signed> clients;
   for (const Identity& client : options.clients) {
     COORDD_ASSIGN_OR_RETURN(Signed made, SignClient(client, options.lifetime, ca));
@@ -237,12 +291,25 @@ absl::Status MakeCertificates(const std::string& directory, const CertOptions& o
 }
 
 absl::Status AddCertificate(const std::string& directory, const std::string& stem,
-                            const Identity& client, absl::Duration lifetime) {
-  COORDD_RETURN_IF_ERROR(CheckLifetime(lifetime));
-  COORDD_RETURN_IF_ERROR(NothingThere(directory, {stem}));
+                            const Identity& client, const AddOptions& options) {
+  COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
+  if (!options.renew) COORDD_RETURN_IF_ERROR(NothingThere(directory, {stem}));
   COORDD_ASSIGN_OR_RETURN(const Signed ca, LoadAuthority(directory));
-  COORDD_ASSIGN_OR_RETURN(const Signed made, SignClient(client, lifetime, ca));
-  return WritePair(absl::StrCat(directory, "/", stem), made);
+  COORDD_ASSIGN_OR_RETURN(const Signed made, SignClient(client, options.lifetime, ca));
+  return WritePair(absl::StrCat(directory, "/", stem), made, options.renew);
+}
+
+absl::Status AddServerCertificate(const std::string& directory, std::vector<std::string> names,
+                                  const AddOptions& options) {
+  COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
+  if (!options.renew) COORDD_RETURN_IF_ERROR(NothingThere(directory, {"server"}));
+  COORDD_ASSIGN_OR_RETURN(const Signed ca, LoadAuthority(directory));
+  const TlsFiles files = ServerTlsFiles(directory);
+  if (names.empty()) {
+    COORDD_ASSIGN_OR_RETURN(names, ServerNamesOf(files.cert));
+  }
+  COORDD_ASSIGN_OR_RETURN(const Signed made, SignServer(names, options.lifetime, ca));
+  return WritePair(directory + "/server", made, options.renew);
 }
 
 TlsFiles ServerTlsFiles(const std::string& directory) {

@@ -24,11 +24,21 @@ struct CertOptions {
 // nothing was written.
 absl::Status MakeCertificates(const std::string& directory, const CertOptions& options);
 
+struct AddOptions {
+  absl::Duration lifetime = absl::Hours(24 * 365);
+  // What is there already is replaced, by renames: of the key first, then of the certificate.
+  bool renew = false;
+};
+
 // Writes STEM.crt and STEM.key of one more client, signed by the ca.key in `directory`.
-// ALREADY_EXISTS: one of them is there; NOT_FOUND: there is no ca.key; INVALID_ARGUMENT: it is no
-// authority of MakeCertificates, or has expired.
+// ALREADY_EXISTS: one of them is there, and is not to be replaced; NOT_FOUND: there is no ca.key;
+// INVALID_ARGUMENT: it is no authority of MakeCertificates, or has expired.
 absl::Status AddCertificate(const std::string& directory, const std::string& stem,
-                            const Identity& client, absl::Duration lifetime);
+                            const Identity& client, const AddOptions& options);
+// The same of server.crt and server.key, for a server of these names. Without any: of those of the
+// server.crt that is there; none where there is none.
+absl::Status AddServerCertificate(const std::string& directory, std::vector<std::string> names,
+                                  const AddOptions& options);
 
 // The files that these wrote, as each side uses them.
 TlsFiles ServerTlsFiles(const std::string& directory);

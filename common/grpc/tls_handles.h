@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include <memory>
 
@@ -19,6 +20,7 @@ struct TlsFreer {
   void operator()(BIGNUM* p) const { BN_free(p); }
   void operator()(SSL_CTX* p) const { SSL_CTX_free(p); }
   void operator()(SSL* p) const { SSL_free(p); }
+  void operator()(GENERAL_NAMES* p) const { GENERAL_NAMES_free(p); }
 };
 template <typename T>
 using TlsOwned = std::unique_ptr<T, TlsFreer>;

@@ -82,6 +82,8 @@ class FrameGuard {
   size_t open_calls() const { return open_.size(); }
   // Pings of gRPC's that the client has not answered.
   uint64_t unanswered_pings() const { return unanswered_pings_; }
+  // While it has not answered them it had a call: gRPC ends calls before it closes.
+  bool had_a_call_then() const { return had_a_call_then_; }
   // The client has said that it will begin no more calls, and may be waiting for the end.
   bool said_goodbye() const { return said_goodbye_; }
 
@@ -117,6 +119,7 @@ class FrameGuard {
   uint64_t unended_ = 0;  // calls whose client has not said its end yet
   uint32_t last_call_ = 0;
   uint64_t unanswered_pings_ = 0;
+  bool had_a_call_then_ = false;
   absl::flat_hash_set<uint32_t> open_;
   OpenCalls beside_;  // those of `open_` that are not free
 };

@@ -178,6 +178,9 @@ std::string GuardedConnection::GrpcsReason() const {
   const bool as_agreed = talk_->grpc.said() || talk_->client.said_goodbye();
   if (as_agreed) return "";
   const uint64_t unanswered = talk_->client.unanswered_pings();
+  // gRPC's clients read only while they have a call: one that has none answers no ping, and makes
+  // another connection with its next call. That is the end of what nobody needed.
+  if (unanswered > 0 && !talk_->client.had_a_call_then()) return "";
   return unanswered == 0
              ? "no reason, and had its pings answered: it takes no such HTTP/2"
              : absl::StrCat("no reason, while ", unanswered,

@@ -79,7 +79,7 @@ class GuardedConnection {
   // Not OK: it was ended for what the client has sent.
   const absl::Status& violation() const { return violation_; }
   // Why gRPC has closed it before the client did: its complaint, or that it gave none. Empty: it
-  // has not, or that is its own end.
+  // has not, or that is its own end, or that of a connection without calls.
   std::string GrpcsReason() const;
 
   int client_fd() const { return client_.get(); }

@@ -18,7 +18,7 @@ absl::Duration GraceOf(const v1::DismissRequest& request) {
 }
 
 std::string AskedBy(const v1::DismissRequest& request) {
-  return request.asked_by().empty() ? "an operator" : OneLine(request.asked_by());
+  return request.asked_by().empty() ? "somebody" : OneLine(request.asked_by());
 }
 
 bool Names(const v1::DismissRequest& request, const JobWorker& worker) {

@@ -20,7 +20,7 @@ inline constexpr absl::Duration kDefaultDrainGrace = absl::Seconds(60);
 inline constexpr size_t kMaxClosedNodes = 1024;  // who closes more should end the job
 
 struct Drain {
-  std::string asked_by;  // "operator alice@login1"
+  std::string asked_by;  // "operator/alice (which says: alice@login1)"
   absl::Duration grace = kDefaultDrainGrace;
   // Infinite: the worker has not been told yet.
   absl::Time until = absl::InfiniteFuture();

@@ -33,10 +33,8 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn&
   if (HasLostItsStream(join, turn.now)) {
     Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), turn);
   }
-  if (!return_.Concerns(join)) {
-    if (join.has_resume()) return RefuseResume(join);
-    return JoinNew(session, join, turn);
-  }
+  if (!return_.Concerns(join))
+    return join.has_resume() ? RefuseResume(join) : JoinNew(session, join, turn);
   COORDD_RETURN_IF_ERROR(token_.Check(join.token()));
   if (const auto failure = return_.Replaced(join)) {
     FailReturn(*failure, turn);
@@ -242,8 +240,9 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   int32_t nodes = 0;
   for (const NodeRun& run : topology.runs) nodes += run.nodes;
   Emit(Event::Kind::kGenerationFormed,
-       absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(), " ranks on ",
-                    nodes, nodes == 1 ? " node" : " nodes"),
+       absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(),
+                    sessions.size() == 1 ? " rank on " : " ranks on ", nodes,
+                    nodes == 1 ? " node" : " nodes"),
        turn.effects);
 }
 

@@ -12,6 +12,7 @@
 #include "server/job/join_rules.h"
 #include "server/job/message_age.h"
 #include "server/job/rank_stacks.h"
+#include "server/model/access_rules.h"
 #include "server/model/job_record.h"
 #include "server/model/process_exit.h"
 #include "server/model/validate_message.h"
@@ -491,7 +492,7 @@ absl::Status JobState::Trace(const TraceCall& call, const Turn& turn) {
   COORDD_RETURN_IF_ERROR(trace_.Begin(call, *messages_.New(generation()),
                                       generation_->Traced(workers_),
                                       generation_->state().StepLane(), turn));
-  Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", turn.effects);
+  Emit(Event::Kind::kTraced, TracedText(call.caller.get()), turn.effects);
   return absl::OkStatus();
 }
 

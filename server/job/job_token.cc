@@ -26,7 +26,8 @@ absl::Status JobToken::Check(absl::string_view token) {
     return absl::OkStatus();
   }
   return absl::UnauthenticatedError(
-      absl::StrCat(token.empty() ? "no token" : "wrong token", " for job ", job_));
+      absl::StrCat(token.empty() ? "no token" : "wrong token", " for job ", job_,
+                   ": expected that of the run (COORDD_TOKEN_FILE, which coordrun sets)"));
 }
 
 }  // namespace coordd

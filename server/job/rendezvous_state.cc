@@ -20,9 +20,9 @@ absl::Status RendezvousState::CheckRoom() const {
   const bool stay = phase_ == RendezvousPhase::kFormed || rejoins_expected_;
   const int32_t taken = waiting() + (stay ? members() : 0);
   if (options_.max_workers > 0 && taken >= options_.max_workers) {
-    return absl::ResourceExhaustedError(absl::StrCat("the job is full: ", taken,
-                                                     " workers have joined and max_workers is ",
-                                                     options_.max_workers));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the job is full: ", taken, taken == 1 ? " worker has" : " workers have",
+                     " joined and max_workers is ", options_.max_workers));
   }
   if (waiting() + members() >= options_.max_workers_of_server) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -72,4 +72,7 @@ absl::Status MaySpeakFor(const Identity& relay, absl::string_view hostname,
 // longer than it may be stays as it is, to be refused.
 std::string AskedBy(const Identity& who, absl::string_view says);
 
+// The event of a trace, by who asks for it. null: nobody is known.
+std::string TracedText(const Caller* caller);
+
 }  // namespace coordd

@@ -116,7 +116,7 @@ void AddLauncherOptions(CLI::App& app, ServerFlags& flags) {
   app.add_option("--ready-fd", flags.ready_fd,
                  "Write {\"listen\", \"http\", \"pid\"} to this descriptor when ready")
       ->type_name("FD")
-      ->check(CLI::Range(3, 1 << 20))
+      ->check(NumberFrom(3, 1 << 20))
       ->group(group);
   app.add_option("--exit-with", flags.end.owner,
                  "End when this process has ended (or sends SIGUSR2) and the workers have left, "
@@ -259,7 +259,7 @@ void AddBounds(CLI::App& app, ServerOptions& options) {
   AddNumber(app, "--max-pending-tensors-per-job", options.max_pending_tensors_per_job,
             "Tensors submitted by some ranks and not by all");
   AddNumber(app, "--max-pending-bytes-per-job", options.max_pending_bytes_per_job,
-            "What these take here");
+            "Bytes that these take in coordd");
   AddNumber(app, "--max-store-keys-per-job", options.max_store_keys_per_job,
             "Keys in a job's key-value store");
   AddNumber(app, "--max-store-bytes-per-job", options.max_store_bytes_per_job,

@@ -111,7 +111,9 @@ absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
   const absl::string_view brought = BearerTokenOf(request.authorization);
   if (token != nullptr && token->Is(brought)) return absl::OkStatus();
   if (!brought.empty())
-    return absl::UnauthenticatedError("this is not the token of --http-token-file");
+    return absl::UnauthenticatedError(
+        "this is not the token of --http-token-file: expected that one, or none, and a certificate "
+        "of a viewer's or an operator's");
   if (!stream.has_certificate())
     return absl::UnauthenticatedError(
         "bring a certificate of a viewer's or an operator's (`coordctl certs`), or the token of "
@@ -121,8 +123,9 @@ absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
   if (GrantOf(who.role, Call::kGetState) == Grant::kAny &&
       GrantOf(who.role, Call::kGetEvents) == Grant::kAny)
     return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat(ToString(who), " may not see all jobs: viewers and operators may"));
+  return absl::PermissionDeniedError(absl::StrCat(ToString(who),
+                                                  " may not see all jobs: found role ",
+                                                  Name(who.role), ", expected viewer or operator"));
 }
 
 void GuardHttp(ServerCertificates& certificates, std::shared_ptr<const WatchedToken> token,

@@ -192,10 +192,11 @@ absl::StatusOr<StateDirectory> StateDirectory::Lock(const std::string& path,
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const std::string who = Field(ReadLock(fd), "owner");
     close(std::exchange(directory.fd_, -1));
-    return absl::AlreadyExistsError(
-        absl::StrCat("the state in ", path, " belongs to ",
-                     who.empty() || who == kNobody ? "another coordd" : "the coordd with " + who,
-                     ", which is running; give this one another --store"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "the state in ", path, " belongs to ",
+        who.empty() || who == kNobody ? "another coordd" : "the coordd with " + who,
+        ", which is running: to go on with its state, as in an upgrade, wait until it has "
+        "ended; a coordd for other jobs beside it takes another --store"));
   }
   const std::string text = ReadLock(fd);
   directory.found_.cluster_id = Field(text, "cluster");

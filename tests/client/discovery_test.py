@@ -163,7 +163,7 @@ class DiscoveryTest(processes.TestCase):
         self.there_are("localhost:3")
         run = self.discovering("--min-np", "2", "--max-np", "3", "--job", "shrinks", worker=f"{WORKER} 100000")
         self.assert_says(run, r"\[0\] epoch +5 ")
-        status, text = self.run_command(program("coordctl"), "drain", "1", environment=self.environment)
+        status, text = self.run_command(program("coordctl"), "drain", "1", "--job", "shrinks", environment=self.environment)
         self.assertEqual(status, 0, text)
         self.assert_says(run, r"\(.*pid \d+\) was asked to leave and exited with status 0 after .*; 2 workers go on")
         asked = self.asked()

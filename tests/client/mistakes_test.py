@@ -325,7 +325,7 @@ class CredentialsTest(MistakesCase):
         theirs = [os.path.join(self.other, name) for name in ("worker.crt", "worker.key", "ca.crt")]
         status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, "--tls-cert", theirs[0],
                                         "--tls-key", theirs[1], "--tls-ca", theirs[2], environment=self.environment)
-        self.assertEqual(status, 1, text)
+        self.assertEqual(status, 6, text)
         self.assertIn(f"the certificate of coordd at {coordd.listen} is not of the authority in {theirs[2]}: expected files of one "
                       "`coordctl certs`", text)
         status, text = self.run_command(program("coordctl"), "status", *NOWHERE, environment=self.environment)

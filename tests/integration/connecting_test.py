@@ -112,7 +112,7 @@ class ConnectingTest(processes.TestCase):
         tls, others = self.certificates(), self.certificates("others")
         coordd = self.tls_coordd(tls)
         said = f"coordd at {coordd.listen} does not take the certificate in {others}/worker.crt"
-        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 2)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 6), (self.coordrun, 2)):
             with self.subTest(ask=ask.__name__):
                 self.assert_hears(ask(coordd.listen, **self.files(tls, others)), status, said)
 
@@ -130,7 +130,7 @@ class ConnectingTest(processes.TestCase):
     def test_who_trusts_another_authority_than_coordds_hears_so(self):
         coordd, others = self.tls_coordd(self.certificates()), self.certificates("others")
         said = f"the certificate of coordd at {coordd.listen} is not of the authority in {others}/ca.crt"
-        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 2)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 6), (self.coordrun, 2)):
             with self.subTest(ask=ask.__name__):
                 self.assert_hears(ask(coordd.listen, **self.files(others)), status, said)
 
@@ -140,7 +140,7 @@ class ConnectingTest(processes.TestCase):
         with open(f"{others}/ca.crt", "ab") as both, open(f"{tls}/ca.crt", "rb") as more:
             shutil.copyfileobj(more, both)
         said = f"coordd at {coordd.listen} does not take the certificate in {others}/worker.crt"
-        for ask, status in ((self.worker, 3), (self.coordctl, 1)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 6)):
             with self.subTest(ask=ask.__name__):
                 self.assert_hears(ask(coordd.listen, **self.files(others)), status, said)
 
@@ -249,7 +249,7 @@ class ConnectingTest(processes.TestCase):
 
     def test_an_empty_coordinator_empties_no_node_of_another_coordd(self):
         self.coordd()
-        for command in (["drain", "0"], ["evict", "0"], ["status"]):
+        for command in (["drain", "node0"], ["evict", "node0"], ["status"]):
             answer = self.run_command(program("coordctl"), *command, "--coordinator", "")
             self.assert_hears(answer, 2, "--coordinator is empty, expected HOST:PORT")
 

@@ -56,20 +56,20 @@ class DrainTest(processes.TestCase):
         coordd = self.coordd("--settling-window", "10m")
         workers = self.training(coordd)
         drained, others = workers[1], [workers[0], workers[2]]
-        text = self.coordctl(coordd, "drain", "1", "--grace", "600")
+        text = self.coordctl(coordd, "drain", "1", "--job", "test", "--grace", "600")
         self.assertRegex(text, rf"^rank 1 \(host \S+, pid {drained.pid}\) of job test is asked to leave at its next commit, within 10 min")
         self.left(drained)
         self.assertEqual(self.finish(others, 2), [0, 0])
         gone = self.events(coordd, "worker_departed")
         self.assertEqual([(event["cause"], event.get("warning", False)) for event in gone], [("drained", False)])
-        self.assertIn("was drained: operator ", gone[0]["text"])
+        self.assertRegex(gone[0]["text"], r"was drained: \S+@\S+ had asked it to leave")
         self.assertEqual(len(self.events(coordd, "drain_began")), 1)
         self.assertEqual(coordd.metric("coordd_departures_total", cause="drained"), 1)
 
     def test_rank_0_and_a_whole_node(self):
         coordd = self.coordd("--settling-window", "10m")
         workers = self.training(coordd, 4)
-        self.coordctl(coordd, "drain", "0")
+        self.coordctl(coordd, "drain", "0", "--job", "test")
         self.left(workers[0])
         self.assertTrue(wait_for(lambda: coordd.json("/v1/jobs")["jobs"][0]["generation"] == 2))
         # All of them are on this machine, and one has to be left.
@@ -88,22 +88,22 @@ class DrainTest(processes.TestCase):
         self.assertIn("of job test is evicted", self.coordctl(coordd, "evict", "2", "--job", "test"))
         text = evicted.answer()
         self.assertTrue(text.startswith("ABORTED "), text)
-        self.assertRegex(text, r"this worker was evicted by operator \S+@\S+")
+        self.assertRegex(text, r"this worker was evicted by \S+@\S+")
         self.finish(others, 2)
         gone = self.events(coordd, "worker_departed")
         self.assertEqual([(event["cause"], event["warning"]) for event in gone], [("evicted", True)])
-        self.assertRegex(gone[0]["text"], rf"rank 2 \(host \S+, pid {evicted.pid}\) was evicted by operator ")
+        self.assertRegex(gone[0]["text"], rf"rank 2 \(host \S+, pid {evicted.pid}\) was evicted by \S+@")
 
     def test_whoever_does_not_leave_in_time_is_evicted(self):
         coordd = self.coordd("--settling-window", "10m")
         workers = self.workers(coordd, 2, min_workers=1, COORDD_ON_FAILURE="raise")
-        self.coordctl(coordd, "drain", "1", "--grace", "600")
+        self.coordctl(coordd, "drain", "1", "--job", "test", "--grace", "600")
         self.assertTrue(wait_for(lambda: float(workers[1].ask("drain-seconds").split()[1]) > 0))
-        self.assertIn("may stay", self.coordctl(coordd, "drain", "1", "--lift"))
+        self.assertIn("may stay", self.coordctl(coordd, "drain", "1", "--job", "test", "--lift"))
         self.assertTrue(wait_for(lambda: float(workers[1].ask("drain-seconds").split()[1]) < 0))
-        self.coordctl(coordd, "drain", "1", "--grace", "0.2")
+        self.coordctl(coordd, "drain", "1", "--job", "test", "--grace", "0.2")
         self.assertTrue(wait_for(lambda: workers[1].ask("status").startswith("ABORTED ")))
-        self.assertIn("was evicted: it had not left 200ms after operator ", workers[1].ask("status"))
+        self.assertIn("was evicted: it had not left 200ms after ", workers[1].ask("status"))
         self.assertTrue(wait_for(lambda: workers[0].ask("status") != "ok"))
         self.assertEqual(workers[0].ask("next"), "ok 2 0 1")
 
@@ -112,7 +112,7 @@ class DrainTest(processes.TestCase):
         coordd = self.coordd("--settling-window", "10m", "--store", f"sqlite:{store}")
         address = coordd.listen
         workers = self.workers(coordd, 3, min_workers=1, COORDD_ON_FAILURE="raise")
-        self.coordctl(coordd, "drain", "1", "--grace", "600")
+        self.coordctl(coordd, "drain", "1", "--job", "test", "--grace", "600")
         coordd.signal(signal.SIGKILL)
         coordd.wait()
         self.assertEqual(workers[2].ask("ask-to-leave 600"), "ok")
@@ -136,17 +136,19 @@ class DrainTest(processes.TestCase):
 
     def test_what_cannot_be_is_one_sentence(self):
         coordd = self.coordd()
-        self.assertIn("no job is running", self.coordctl(coordd, "drain", "0", status=4))
+        self.assertIn("there is no job plain", self.coordctl(coordd, "drain", "0", "--job", "plain", status=4))
         self.workers(coordd, 2, job="plain")
         self.assertRegex(self.coordctl(coordd, "drain", "0", "--job", "plain", status=5),
                          "job plain ends for all 2 when a member goes .*coordrun --min-np.*nobody in it can be drained")
-        self.assertIn("expected --force", self.coordctl(coordd, "evict", "0", status=5))
+        self.assertIn("expected --force", self.coordctl(coordd, "evict", "0", "--job", "plain", status=5))
         self.assertIn("there is no job other", self.coordctl(coordd, "evict", "0", "--job", "other", status=4))
-        self.assertIn("job plain has no rank 7: it has 2, from 0", self.coordctl(coordd, "evict", "7", status=4))
+        self.assertIn("job plain has no rank 7: it has 2, from 0", self.coordctl(coordd, "evict", "7", "--job", "plain", status=4))
         self.assertIn("has no worker on a node moon", self.coordctl(coordd, "evict", "moon", status=4))
         self.workers(coordd, 1, job="second")
         self.assertIn("2 jobs are running (plain, second): expected the name of one (--job)",
-                      self.coordctl(coordd, "evict", "0", status=2))
+                      self.coordctl(coordd, "evict", "moon", status=2))
+        for command in ("evict", "drain"):
+            self.assertIn("rank 0 is named without a job, and every job has one: expected --job NAME", self.coordctl(coordd, command, "0", status=2))
         self.coordctl(coordd, "drain", status=2)
 
 
@@ -159,7 +161,7 @@ class DrainUnderCoordrunTest(processes.TestCase):
 
     def started(self, *arguments):
         command = f"echo pid $$; exec {program('digits')} --elastic --report-every 5 --epochs 100000"
-        run = self.start(Process([program("coordrun"), *arguments, "--json", "--", "bash", "-c", command], self.environment))
+        run = self.start(Process([program("coordrun"), *arguments, "--job", "shrinks", "--json", "--", "bash", "-c", command], self.environment))
         self.assert_says(run, r"\[0\] epoch +5 ")
         return run
 
@@ -187,12 +189,12 @@ class DrainUnderCoordrunTest(processes.TestCase):
     def test_drained_by_an_operator(self):
         run = self.started("-np", "3", "--min-np", "2")
         nameless = {name: value for name, value in self.environment.items() if name not in ("USER", "LOGNAME")}
-        status, text = self.run_command(program("coordctl"), "drain", "0", environment=nameless)
+        status, text = self.run_command(program("coordctl"), "drain", "0", "--job", "shrinks", environment=nameless)
         self.assertEqual(status, 0, text)
         status, text = self.run_command(program("coordctl"), "events", environment=self.environment)
-        self.assertIn(f"operator {pwd.getpwuid(os.geteuid()).pw_name}@", text)
+        self.assertIn(f"by operator/owner (which says: {pwd.getpwuid(os.geteuid()).pw_name}@", text)
         self.assert_says(run, r"rank 0 \(pid \d+\) was asked to leave and exited with status 0")
-        status, text = self.run_command(program("coordctl"), "drain", "0", environment=self.environment)
+        status, text = self.run_command(program("coordctl"), "drain", "0", "--job", "shrinks", environment=self.environment)
         self.assertEqual(status, 5, text)
         run.signal(signal.SIGINT)
         self.assertEqual(run.wait(), 130)

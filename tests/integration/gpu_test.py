@@ -201,7 +201,7 @@ class GpuTest(GpuCase):
             for rank in range(RANKS)]
         for rank in ranks:
             self.assertTrue(processes.wait_for(lambda text=rank.text: " of " in text()), rank.text())
-        status, text = self.run_command(program("coordctl"), "drain", "1", "--grace", "600", "--coordinator", daemon.listen)
+        status, text = self.run_command(program("coordctl"), "drain", "1", "--job", "default", "--grace", "600", "--coordinator", daemon.listen)
         self.assertEqual(status, 0, text)
         texts = self.finish(ranks)
         left = [text for text in texts if "ok with" not in text]

@@ -118,7 +118,7 @@ class LatenessTest(processes.TestCase):
 
         # A rank that is lost meanwhile is missing, and the file is written.
         trace = self.trace("--seconds", "250")
-        self.assertTrue(processes.wait_for(lambda: self.coordd_of_test.text().count("an operator traces") == 2))
+        self.assertTrue(processes.wait_for(lambda: self.coordd_of_test.text().count("somebody traces") == 2))
         status, text = self.run_command(program("coordctl"), "trace", "test", environment=self.environment)
         self.assertNotEqual(status, 0)
         self.assertIn("is being traced already", text)

@@ -88,6 +88,7 @@ class StateTest(processes.TestCase):
         status, text = self.run_command(program("coordd"), *arguments, *self.store)
         self.assertEqual(status, 4, text)
         self.assertIn(f"pid {first.pid}", text)
+        self.assertIn("to go on with its state, as in an upgrade, wait until it has ended", text)
         self.workers(first, 1)
         self.killed(first)
         copy = os.path.join(self.folder, "copy")

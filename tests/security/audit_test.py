@@ -56,7 +56,7 @@ class AuditTest(processes.TestCase):
             out.write("secret")
         os.chmod(token, 0o600)
         self.workers(coordd, 2, job="train", min_workers=1, COORDD_TOKEN_FILE=token, COORDD_ON_FAILURE="raise")
-        status, text = self.run_command(program("coordctl"), "evict", "1", "--force", "--coordinator", coordd.listen)
+        status, text = self.run_command(program("coordctl"), "evict", "1", "--job", "train", "--force", "--coordinator", coordd.listen)
         self.assertEqual(status, 0, text)
         self.refused_joins(coordd, 9000)
         self.assertEqual(coordd.metric("coordd_join_refusals_total"), 9000)

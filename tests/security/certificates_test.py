@@ -1,6 +1,7 @@
 """Certificates that are replaced under a coordd that serves, and that end."""
 
 import datetime
+import itertools
 import os
 import re
 import shutil
@@ -31,6 +32,20 @@ class CertificatesTest(processes.TestCase):
     def daemon(self):
         return self.coordd("--tls-cert", f"{self.used}/server.crt", "--tls-key", f"{self.used}/server.key", "--tls-ca", f"{self.used}/ca.crt")
 
+    @staticmethod
+    def read(path):
+        with open(path, encoding="ascii") as file:
+            return file.read()
+
+    def certs(self, folder, *arguments):
+        status, text = self.run_command(program("coordctl"), "certs", folder, *arguments)
+        self.assertEqual(status, 0, text)
+
+    def still_work(self, workers):
+        for worker in workers:
+            worker.tell("barrier")
+        self.assertEqual({worker.answer() for worker in workers}, {"ok"})
+
     def status(self, coordd, certificates):
         return self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, *certificates.flags("operator"))[0]
 
@@ -38,15 +53,90 @@ class CertificatesTest(processes.TestCase):
         self.use(self.first)
         coordd = self.daemon()
         workers = self.workers(coordd, 2, **self.first.variables("worker"))
-        self.assertEqual((self.status(coordd, self.first), self.status(coordd, self.second)), (0, 1))
+        self.assertEqual((self.status(coordd, self.first), self.status(coordd, self.second)), (0, 6))
         self.use(self.second)
         coordd.signal(signal.SIGHUP)
         self.assertTrue(wait_for(lambda: self.status(coordd, self.second) == 0), coordd.text())
-        self.assertEqual(self.status(coordd, self.first), 1)
-        for worker in workers:
-            worker.tell("barrier")
-        self.assertEqual({worker.answer() for worker in workers}, {"ok"})
+        self.assertEqual(self.status(coordd, self.first), 6)
+        self.still_work(workers)
         self.assertIn("new certificates", coordd.text())
+        self.assertTrue(coordd.running())
+
+    def test_one_of_the_same_authority_is_renewed_alone(self):
+        coordd = self.coordd(*self.first.server_flags())
+        workers = self.workers(coordd, 2, **self.first.variables("worker"))
+        before = {name: self.read(f"{self.first.folder}/{name}") for name in os.listdir(self.first.folder)}
+        self.certs(self.first.folder, "--role", "server", "--renew", "--days", "20")
+        changed = {name for name in before if self.read(f"{self.first.folder}/{name}") != before[name]}
+        self.assertEqual(changed, {"server.crt", "server.key"})
+        self.assertTrue(wait_for(lambda: "new certificates" in coordd.text()), coordd.text())
+        self.assertEqual(self.status(coordd, self.first), 0)
+        self.still_work(workers)
+        for role in ("operator", "worker"):
+            self.certs(self.first.folder, "--role", role, "--renew")
+        self.assertEqual(self.status(coordd, self.first), 0)
+        self.workers(coordd, 1, job="another", **self.first.variables("worker"))
+
+    def test_what_cannot_be_renewed_is_one_sentence(self):
+        folder = self.first.folder
+        for arguments, status, said in ((["--role", "server"], 1, "server.crt exists already; nothing was written"),
+                                        (["--renew"], 2, "--renew is given without --role"),
+                                        (["--role", "captain", "--renew"], 2, "expected server, operator, launcher")):
+            found, text = self.run_command(program("coordctl"), "certs", folder, *arguments)
+            self.assertEqual((found, text.count("\n")), (status, 1), text)
+            self.assertIn(said, text)
+        os.remove(f"{folder}/ca.key")
+        found, text = self.run_command(program("coordctl"), "certs", folder, "--role", "server", "--renew")
+        self.assertEqual(found, 1, text)
+        self.assertIn("there is no ", text)
+
+    def test_another_authority_takes_over_under_a_job(self):
+        """The steps of docs/SECURITY.md, in their order: whoever is asked at any of them is let in, and the job goes on."""
+        self.use(self.first)
+        clients = os.path.join(self.folder, "clients")
+        os.mkdir(clients, 0o700)
+        for name in ("ca.crt", "worker.crt", "worker.key", "operator.crt", "operator.key"):
+            shutil.copy2(f"{self.first.folder}/{name}", clients)
+        coordd = self.daemon()
+        variables = {"COORDD_TLS_CA": f"{clients}/ca.crt", "COORDD_TLS_CERT": f"{clients}/worker.crt", "COORDD_TLS_KEY": f"{clients}/worker.key"}
+        workers = self.workers(coordd, 2, **variables)
+
+        def replace(folder, source, *names):
+            for name in names:
+                shutil.copy2(f"{source}/{name}", f"{folder}/{name}.next")
+            for name in names:
+                os.rename(f"{folder}/{name}.next", f"{folder}/{name}")
+
+        def is_in_force(step):
+            told = coordd.text().count("new certificates")
+            step()
+            coordd.signal(signal.SIGHUP)
+            self.assertTrue(wait_for(lambda: coordd.text().count("new certificates") > told), coordd.text())
+
+        number = itertools.count()
+
+        def all_is_well():
+            flags = ["--tls-ca", f"{clients}/ca.crt", "--tls-cert", f"{clients}/operator.crt", "--tls-key", f"{clients}/operator.key"]
+            status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, *flags)
+            self.assertEqual(status, 0, text)
+            self.still_work([*workers, *self.workers(coordd, 1, job=f"another-{next(number)}", **variables)])
+
+        both = os.path.join(self.folder, "both")
+        os.mkdir(both)
+        with open(f"{both}/ca.crt", "w", encoding="ascii") as out:
+            out.write(self.read(f"{self.first.folder}/ca.crt") + self.read(f"{self.second.folder}/ca.crt"))
+        is_in_force(lambda: replace(self.used, both, "ca.crt"))
+        all_is_well()
+        replace(clients, both, "ca.crt")
+        all_is_well()
+        is_in_force(lambda: replace(self.used, self.second.folder, "server.key", "server.crt"))
+        all_is_well()
+        replace(clients, self.second.folder, "worker.key", "worker.crt", "operator.key", "operator.crt")
+        all_is_well()
+        is_in_force(lambda: replace(self.used, self.second.folder, "ca.crt"))
+        replace(clients, self.second.folder, "ca.crt")
+        all_is_well()
+        self.assertNotEqual(self.status(coordd, self.first), 0)
         self.assertTrue(coordd.running())
 
     def test_new_ones_are_found_without_a_signal(self):

@@ -212,6 +212,21 @@ class Http2Test(processes.TestCase):
         self.assert_grpc_ends(coordd, certificates.context(stem), frame(WINDOW_UPDATE, 0, 0, bytes(3)), "no reason")
         self.assertEqual(coordd.metric("coordd_connections_refused_total", reason="grpc"), 2)
 
+    def test_who_answers_no_ping_is_named_if_it_has_a_call(self):
+        """gRPC's own clients answer none while they have no call: nothing is wrong with these."""
+        coordd = self.coordd()
+        idle, calling = (Connection(coordd.listen, seconds=PATIENCE_S).greeted() for _ in range(2))
+        for client in (idle, calling):
+            self.addCleanup(client.close)
+        calling.begin_calls(PATH, 1)
+        for client in (idle, calling):  # until the end of what coordd says, without an answer
+            while client.socket.recv(65536):
+                pass
+        line = "a connection of %s:%d was closed by gRPC, which gives no reason, while 1 of its pings had no answer"
+        self.assertTrue(wait_for(lambda: line % calling.name in coordd.text()), coordd.text())
+        self.assertNotIn("%s:%d" % idle.name, coordd.text())
+        self.assertEqual(coordd.metric("coordd_connections_refused_total", reason="grpc"), 1)
+
     def test_nobody_is_named_who_goes_or_is_sent_away_in_order(self):
         coordd = self.coordd()
         workers = self.workers(coordd, 2)

@@ -108,10 +108,10 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
       app.add_subcommand("allreduce", "A loop of allreduces of float32 tensors, checked");
   AllreduceLoopOptions& loop = command.allreduce;
   allreduce->add_option("--elements", loop.elements, "Elements of a tensor")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 34))
+      ->check(NumberFrom(int64_t{0}, int64_t{1} << 34))
       ->capture_default_str();
   allreduce->add_option("--tensors", loop.tensors, "Tensors per iteration, in flight together")
-      ->check(CLI::Range(int64_t{1}, int64_t{100000}))
+      ->check(NumberFrom(int64_t{1}, int64_t{100000}))
       ->capture_default_str();
   allreduce->add_option("--iterations", loop.iterations, "How many; 0: until SIGTERM")
       ->check(ZeroOrMore())

@@ -103,7 +103,8 @@ void JudgeGpus(const HostReport& host, bool slurm, std::vector<Finding>* finding
   const AgentReport& report = host.report;
   if (report.visible_gpus() == 0 || report.visible_gpus() >= report.local_size()) return;
   std::string text =
-      absl::StrCat("host ", NameOf(host), ": ", report.local_size(), " ranks, each of which sees ",
+      absl::StrCat("host ", NameOf(host), ": ", report.local_size(),
+                   report.local_size() == 1 ? " rank, which sees " : " ranks, each of which sees ",
                    report.visible_gpus(), report.visible_gpus() == 1 ? " GPU" : " GPUs");
   if (slurm && report.visible_gpus() == 1) {
     absl::StrAppend(&text,

@@ -19,6 +19,7 @@ constexpr size_t kMaxExits = 1024;
 constexpr std::chrono::seconds kWithin(5);
 constexpr int kMaxAttempts = 3;
 constexpr int kReconnectMs = 50;
+constexpr std::chrono::milliseconds kLooksEvery(20);
 
 }  // namespace
 
@@ -67,13 +68,19 @@ void ExitReporter::Report(v1::LaunchedExit exit) {
 }
 
 void ExitReporter::Flush(absl::Duration most) {
-  if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) return;
   const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(most);
   MutexLock lock(&mu_);
-  while (call_ != nullptr) {
-    const auto left = end - std::chrono::steady_clock::now();
-    if (left.count() <= 0 || !idle_.WaitFor(&mu_, absl::FromChrono(left))) return;
+  while (call_ != nullptr && CanBeReached()) {
+    const auto left =
+        std::min<std::chrono::nanoseconds>(end - std::chrono::steady_clock::now(), kLooksEvery);
+    if (left.count() <= 0) return;
+    idle_.WaitFor(&mu_, absl::FromChrono(left));
   }
+}
+
+// A connection that was idle for long has been closed, and is made again for the call.
+bool ExitReporter::CanBeReached() const {
+  return channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_TRANSIENT_FAILURE;
 }
 
 ExitReporter::Call* ExitReporter::PrepareNext() {

@@ -39,6 +39,7 @@ class ExitReporter {
   Call* PrepareNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Call* call);
   void OnDone(const grpc::Status& status);
+  bool CanBeReached() const;
 
   // Constant after construction.
   const std::shared_ptr<grpc::Channel> channel_;

@@ -39,8 +39,9 @@ ExternalCrew::ExternalCrew(const RunOptions& options, const RunPlan& plan, Rende
 
 absl::Status ExternalCrew::Start(CrewEvents& events) {
   events.Notice(ExternalInstructions(options_, plan_.np, variables_));
-  events.Notice(absl::StrCat("coordrun: waiting for ", plan_.np, " workers at ",
-                             rendezvous_.address, "; Ctrl-C ends coordd"));
+  events.Notice(absl::StrCat("coordrun: waiting for ", plan_.np,
+                             plan_.np == 1 ? " worker at " : " workers at ", rendezvous_.address,
+                             "; Ctrl-C ends coordd"));
   for (int32_t worker = 0; worker < plan_.np; ++worker) events.WorkerStarted(worker, "", 0, "");
   return absl::OkStatus();
 }
@@ -58,7 +59,9 @@ void ExternalCrew::EndAll(const ProcessEnd& end, CrewEvents& events) {
 void ExternalCrew::Take(const v1::JobState& job, CrewEvents& events) {
   if (!seen_ && job.phase() == v1::JOB_PHASE_RUNNING) {
     seen_ = true;
-    events.Notice(absl::StrCat("coordrun: ", job.size(), " workers have joined; the job runs"));
+    events.Notice(absl::StrCat("coordrun: ", job.size(),
+                               job.size() == 1 ? " worker has" : " workers have",
+                               " joined; the job runs"));
   }
   if (job.phase() != v1::JOB_PHASE_ENDED) return;
   bool good = true;

@@ -35,7 +35,9 @@ std::string RankText(const RunOptions& options, const RunReport& report, int32_t
 
 // ", 1.2 GiB reduced per rank in 345 batches", or that nobody was there to reduce anything.
 std::string ReducedText(const RunReport& report) {
-  if (report.nobody_joined) return ", none of which has joined the job (no call of init())";
+  if (report.nobody_joined)
+    return absl::StrCat(report.pids.size() == 1 ? ", which has not" : ", none of which has",
+                        " joined the job (no call of init())");
   if (report.batches == 0) return "";
   return absl::StrCat(", ", BytesText(static_cast<double>(report.bytes)), " reduced per rank in ",
                       report.batches, report.batches == 1 ? " batch" : " batches");
@@ -142,22 +144,32 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
     return absl::StrCat("the run was not done after --timeout ",
                         absl::ToDoubleSeconds(options.timeout), " s");
   }
-  if (state.has_drained()) return "this pod was asked to end, and its workers have left";
+  if (state.has_drained())
+    return absl::StrCat("this pod was asked to end, and its ",
+                        options.np == 1 ? "worker has" : "workers have", " left");
   if (state.interrupted()) {
     return absl::StrCat("the run was ended by ", SignalName(state.exit_status() - 128));
   }
   if (state.coordinator_end()) {
     return absl::StrCat("coordd ", state.coordinator_end()->ToString(), " during the run");
   }
-  if (state.deserted() && state.any_drained()) return "no worker is left: they were asked to leave";
+  if (state.deserted() && state.drained_workers() > 0) {
+    return absl::StrCat("no worker is left: ", state.drained_workers(),
+                        state.drained_workers() == 1 ? " was" : " were", " asked to leave");
+  }
   if (state.deserted()) {
-    return absl::StrCat("no worker is left: their hosts are gone, and no others came within ",
-                        absl::FormatDuration(options.elastic_timeout), " (--elastic-timeout)");
+    return absl::StrCat(
+        "no worker is left: ", state.workers().size() == 1 ? "its host is" : "their hosts are",
+        " gone, and no others came within ", absl::FormatDuration(options.elastic_timeout),
+        " (--elastic-timeout)");
   }
   if (state.lost().empty())
     return absl::StrCat("all workers exited with status 0", RepairedText(state));
-  return absl::StrCat(state.lost().size(), state.lost().size() == 1 ? " was" : " were",
-                      " lost, the others exited with status 0", RepairedText(state));
+  const bool is_other_alone = state.workers().size() == state.lost().size() + 1;
+  return absl::StrCat(
+      state.lost().size(), state.lost().size() == 1 ? " was" : " were",
+      is_other_alone ? " lost, the other one exited" : " lost, the others exited with status 0",
+      RepairedText(state));
 }
 
 std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,

@@ -65,7 +65,7 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration* target,
                  const std::string& help) {
   app.add_option_function<double>(
          name, [target](double seconds) { *target = absl::Seconds(seconds); }, help)
-      ->check(ZeroOrMore())
+      ->check(ZeroOrMore("a number of seconds, 0 or more"))
       ->type_name("SECONDS");
 }
 
@@ -75,11 +75,12 @@ void AddElastic(CLI::App& app, RunOptions* options) {
                  "line; asked every second: workers are started on those that come and ended on "
                  "those that go")
       ->type_name("COMMAND");
-  app.add_option("--max-np", options->max_np, "with it: at most so many workers [no limit]")
+  app.add_option("--max-np", options->max_np,
+                 "with --host-discovery-script: at most so many workers [no limit]")
       ->type_name("N")
       ->check(AboveZero());
   app.add_option("--slots-per-host", options->slots_per_host,
-                 "of a host for which it prints no number")
+                 "workers on a host for which --host-discovery-script prints no number")
       ->type_name("N")
       ->check(AboveZero())
       ->capture_default_str();
@@ -88,7 +89,7 @@ void AddElastic(CLI::App& app, RunOptions* options) {
       ->type_name("N")
       ->check(AboveZero());
   AddDuration(app, "--elastic-timeout", &options->elastic_timeout,
-              "for --min-np workers to be there, at the start and after a loss [600]");
+              "how long to wait for --min-np workers, at the start and after a loss [600]");
   app.add_option_function<std::vector<double>>(
          "--blacklist-cooldown-range",
          [options](const std::vector<double>& range) {
@@ -139,7 +140,7 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
                  "--launcher-arg=--gpus-per-node=4")
       ->allow_extra_args(false);
   app.add_option("-p,--ssh-port", options->ssh_port, "of the hosts' ssh servers")
-      ->check(CLI::Range(1, 65535));
+      ->check(NumberFrom(1, 65535));
   app.add_option("-i,--ssh-identity-file", options->ssh_identity, "the private key to log in with");
   app.add_option("--remote-coordrun", options->remote_coordrun,
                  "path of coordrun on the other hosts [the same as here, else PATH]");
@@ -170,13 +171,18 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
 void AddCoordinator(CLI::App& app, RunOptions* options) {
   app.add_option("--coordinator", options->coordinator, "a coordd that runs already")
       ->type_name("HOST:PORT");
-  app.add_option("--tls-ca", options->coordinator_tls.ca, "PEM file for it [COORDD_TLS_CA]");
-  app.add_option("--tls-cert", options->coordinator_tls.cert, "PEM file for it [COORDD_TLS_CERT]");
-  app.add_option("--tls-key", options->coordinator_tls.key, "PEM file for it [COORDD_TLS_KEY]");
+  app.add_option("--tls-ca", options->coordinator_tls.ca,
+                 "the authority of its certificate, a PEM file [COORDD_TLS_CA]");
+  app.add_option("--tls-cert", options->coordinator_tls.cert,
+                 "the certificate to show to it, a PEM file [COORDD_TLS_CERT]");
+  app.add_option("--tls-key", options->coordinator_tls.key,
+                 "the key of that certificate, a PEM file [COORDD_TLS_KEY]");
   app.add_option("--size", options->size, "workers of the job in all, on all machines [-np]")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(AboveZero());
   app.add_option("--first-rank", options->first_rank, "rank of the first one here")
       ->type_name("N")
+      ->check(ZeroOrMore())
       ->capture_default_str();
   app.add_option(
       "--job", options->job,
@@ -228,7 +234,8 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
          },
          "compare every result of the host's data plane with a reference, and end with the first "
          "that is wrong by more than this part of what was reduced, such as 1e-6; slow")
-      ->check(CLI::Range(std::numeric_limits<double>::min(), 0.1))
+      ->check(NumberThat([](double value) { return value > 0 && value <= 0.1; },
+                         "a number above 0, at most 0.1", "FLOAT"))
       ->type_name("TOLERANCE");
   app.add_option("-x", *variables, "a variable for the workers (may be repeated)")
       ->type_name("VAR[=VALUE]")

@@ -100,9 +100,9 @@ void RunState::DrainedWorkerEnded(int32_t local_rank, const ProcessEnd& end, abs
   WorkerEnded(local_rank, end, now);
 }
 
-bool RunState::any_drained() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const Worker& worker) { return worker.drained; });
+size_t RunState::drained_workers() const {
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
+                                           [](const Worker& worker) { return worker.drained; }));
 }
 
 bool RunState::RestartsAreDue() const {
@@ -231,7 +231,8 @@ bool RunState::only_restarted_are_alive() const {
 }
 
 bool RunState::deserted() const {
-  return (hosts_change_ || any_drained()) && all_ended() && !blame_.worker() && !some_are_through();
+  return (hosts_change_ || drained_workers() > 0) && all_ended() && !blame_.worker() &&
+         !some_are_through();
 }
 
 void RunState::Finish(absl::Time now) {

@@ -106,8 +106,8 @@ class RunState {
   // Losses after which somebody was started in the same place.
   int32_t repaired() const { return losses_.repaired; }
   int32_t alive() const { return alive_; }
-  bool any_drained() const;
-  bool some_are_through() const;  // have ended well
+  size_t drained_workers() const;  // how many were asked to leave
+  bool some_are_through() const;   // have ended well
   // Some have ended well, and all that are alive were started later than the first.
   bool only_restarted_are_alive() const;
   // Nobody has ended well, and nobody is to blame: hosts came and went, or workers were asked to

@@ -3,7 +3,7 @@
 
     coordrun -np 4 --min-np 2 -- python3 digits_elastic.py                   # then kill -9 one of the workers
     coordrun -np 4 --min-np 2 -- python3 digits_elastic.py --crash 2:100     # rank 2 kills itself in step 100
-    coordctl drain 1                       # meanwhile: rank 1 leaves at its next commit, as after kill -TERM
+    coordctl drain 1 --job digits_elastic  # meanwhile: rank 1 leaves at its next commit, as after kill -TERM
 
 The others go on from their last commit. Since the batch of a step is that of the whole job, its parts are then larger, and
 nothing is lost or counted twice: the weights are those of `coordrun -np 1 -- python3 digits.py`.

@@ -17,7 +17,7 @@ TEST(DismissRequest, ANumberIsARankAndAnythingElseANode) {
   const v1::DismissRequest rank =
       DismissRequestFrom(Arguments("12"), {{"USER", "alice"}}, "login1");
   EXPECT_EQ(rank.rank(), 12);
-  EXPECT_EQ(rank.asked_by(), "operator alice@login1");
+  EXPECT_EQ(rank.asked_by(), "alice@login1");
   EXPECT_EQ(DismissRequestFrom(Arguments("node12"), {}, "login1").node(), "node12");
   EXPECT_EQ(DismissRequestFrom(Arguments("10.0.0.1"), {}, "login1").node(), "10.0.0.1");
   EXPECT_EQ(DismissRequestFrom(Arguments("-1"), {}, "login1").node(), "-1");
@@ -29,11 +29,20 @@ TEST(DismissRequest, OnlyTextTravels) {
   const v1::DismissRequest request =
       DismissRequestFrom(Arguments("n\xff"), {{"USER", "a\xff" + std::string(300, 'x')}}, "login1");
   EXPECT_EQ(request.node(), "n?");
-  EXPECT_EQ(request.asked_by(), "operator a?" + std::string(245, 'x'));
+  EXPECT_EQ(request.asked_by(), "a?" + std::string(254, 'x'));
   // Cut between characters.
-  const std::string long_name = std::string(246, 'x') + "\xc3\xa4";
+  const std::string long_name = std::string(255, 'x') + "\xc3\xa4";
   EXPECT_EQ(DismissRequestFrom(Arguments("1"), {{"USER", long_name}}, "h").asked_by(),
-            "operator " + std::string(246, 'x'));
+            std::string(255, 'x'));
+}
+
+TEST(DismissRequest, ARankNeedsTheNameOfItsJob) {
+  EXPECT_EQ(CheckDismiss(Arguments("0")).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(CheckDismiss(Arguments("0")).message()), testing::HasSubstr("--job"));
+  EXPECT_TRUE(CheckDismiss(Arguments("node3")).ok());
+  DismissArguments named = Arguments("0");
+  named.job = "train";
+  EXPECT_TRUE(CheckDismiss(named).ok());
 }
 
 TEST(DismissText, HasALineForEachWorker) {

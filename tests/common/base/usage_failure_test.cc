@@ -49,6 +49,33 @@ TEST(UsageSentence, SaysWhatANumberIs) {
   EXPECT_EQ(Program().Sentence({"--factor", "much"}), "--factor: 'much', expected a number");
 }
 
+TEST(UsageSentence, SaysWhichNumbersAreTaken) {
+  struct Numbers : Program {
+    int days = 0;
+    Numbers() {
+      app.add_option("--days", days)->check(NumberFrom(1, 36500, "days"));
+      app.add_option("--grace", factor)->check(NumberFrom(0.001, 604800.0, "seconds"));
+    }
+  };
+  for (const char* wrong : {"x", "3d", "0", "-1", "1.5", "99999999999999999999"}) {
+    EXPECT_EQ(
+        Numbers().Sentence({std::string("--days=") + wrong}),
+        std::string("--days: '") + wrong + "', expected a whole number of days from 1 to 36500");
+  }
+  for (const char* wrong : {"3s", "-1", "1e9", "nan", "inf"}) {
+    EXPECT_EQ(
+        Numbers().Sentence({"--grace", wrong}),
+        std::string("--grace: '") + wrong + "', expected a number of seconds from 0.001 to 604800");
+  }
+  EXPECT_EQ(Numbers().Sentence({"--days", "36500", "--grace", "0.001"}), "");
+  EXPECT_EQ(Program().Sentence({"--np", "99999999999"}),
+            "--np: '99999999999', expected a whole number, nearer to 0");
+  struct Named : Program {
+    Named() { app.get_option("--np")->type_name("N")->check(ZeroOrMore()); }
+  };
+  EXPECT_EQ(Named().Sentence({"--np", "1.5"}), "--np: '1.5', expected a whole number");
+}
+
 struct WithCommands : Program {
   std::string job;
   WithCommands() {

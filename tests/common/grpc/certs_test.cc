@@ -59,6 +59,14 @@ std::vector<std::string> UrisOf(X509* certificate) {
   return uris;
 }
 
+int NamesIn(X509* certificate) {
+  auto* names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  const int count = sk_GENERAL_NAME_num(names);
+  GENERAL_NAMES_free(names);
+  return count;
+}
+
 mode_t ModeOf(const std::string& path) {
   struct stat found = {};
   return stat(path.c_str(), &found) == 0 ? found.st_mode & 0777 : 0;
@@ -101,9 +109,8 @@ TEST(MakeCertificates, MakesWorkersOfAnyJobAndAnOperatorUnlessToldOtherwise) {
 TEST(AddCertificate, IsOfTheSameAuthority) {
   const TempDirectory directory;
   ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
-  ASSERT_TRUE(AddCertificate(directory.path(), "viewer-grafana", {Role::kViewer, "grafana"},
-                             absl::Hours(24))
-                  .ok());
+  ASSERT_TRUE(
+      AddCertificate(directory.path(), "viewer-grafana", {Role::kViewer, "grafana"}, {}).ok());
   const Certificate made = Load(directory / "viewer-grafana.crt");
   EXPECT_THAT(UrisOf(made.get()), ElementsAre("coordd://viewer/grafana"));
   EXPECT_TRUE(Verifies(made.get(), Load(directory / "ca.crt").get(), X509_PURPOSE_SSL_CLIENT));
@@ -115,14 +122,53 @@ TEST(AddCertificate, OverwritesNothingAndNeedsTheAuthoritysKey) {
   const TempDirectory directory;
   ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
   const Identity worker{Role::kWorker, kAnyName};
-  EXPECT_EQ(AddCertificate(directory.path(), "worker", worker, absl::Hours(1)).code(),
+  EXPECT_EQ(AddCertificate(directory.path(), "worker", worker, {.lifetime = absl::Hours(1)}).code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(AddCertificate(directory.path(), "w", {Role::kWorker, "a,b"}, absl::Hours(1)).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      AddCertificate(directory.path(), "w", {Role::kWorker, "a,b"}, {.lifetime = absl::Hours(1)})
+          .code(),
+      absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(unlink((directory / "ca.key").c_str()), 0);
-  const absl::Status status = AddCertificate(directory.path(), "w", worker, absl::Hours(1));
+  const absl::Status status =
+      AddCertificate(directory.path(), "w", worker, {.lifetime = absl::Hours(1)});
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("ca.key"));
+}
+
+TEST(AddCertificate, RenewsWhatIsThereIfItIsTo) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  const Certificate before = Load(directory / "operator.crt");
+  const Identity alice{Role::kOperator, "alice"};
+  ASSERT_TRUE(AddCertificate(directory.path(), "operator", alice, {.renew = true}).ok());
+  const Certificate after = Load(directory / "operator.crt");
+  EXPECT_NE(X509_cmp(before.get(), after.get()), 0);
+  EXPECT_THAT(UrisOf(after.get()), ElementsAre("coordd://operator/alice"));
+  EXPECT_TRUE(RoleTlsFiles(directory.path(), Role::kOperator).Validate().ok()) << "of one key";
+  EXPECT_EQ(ModeOf(directory / "operator.key"), 0600u);
+  EXPECT_FALSE(std::filesystem::exists(directory / "operator.key.new"));
+}
+
+TEST(AddServerCertificate, HasTheNamesOfTheOneThatItReplaces) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(),
+                               {.server_names = {"launch.cluster", "10.0.0.7", "fd00::7"}})
+                  .ok());
+  EXPECT_EQ(AddServerCertificate(directory.path(), {}, {}).code(),
+            absl::StatusCode::kAlreadyExists);
+  const Certificate before = Load(directory / "server.crt");
+  ASSERT_TRUE(AddServerCertificate(directory.path(), {}, {.renew = true}).ok());
+  const Certificate after = Load(directory / "server.crt");
+  EXPECT_NE(X509_cmp(before.get(), after.get()), 0);
+  EXPECT_TRUE(Verifies(after.get(), Load(directory / "ca.crt").get(), X509_PURPOSE_SSL_SERVER));
+  EXPECT_EQ(X509_check_host(after.get(), "launch.cluster", 0, 0, nullptr), 1);
+  for (const char* address : {"127.0.0.1", "10.0.0.7", "fd00::7"})
+    EXPECT_EQ(X509_check_ip_asc(after.get(), address, 0), 1) << address;
+  EXPECT_EQ(NamesIn(after.get()), NamesIn(before.get())) << "none of them twice";
+  ASSERT_TRUE(AddServerCertificate(directory.path(), {"other.cluster"}, {.renew = true}).ok());
+  const Certificate other = Load(directory / "server.crt");
+  EXPECT_EQ(X509_check_host(other.get(), "other.cluster", 0, 0, nullptr), 1);
+  EXPECT_NE(X509_check_host(other.get(), "launch.cluster", 0, 0, nullptr), 1);
 }
 
 TEST(OperatorTlsFiles, AreAWorkersWhereThereIsNoOperator) {

@@ -86,6 +86,17 @@ sys.exit(0)
         self.assertEqual(text.count("went on"), 2, text)
         self.assertIn("all workers exited with status 0", text)
 
+    def test_nobody_is_warned_of_where_one_comes_to_the_end_later_than_others(self):
+        status, text = self.run_ranks("""
+dist.all_reduce(tensor)
+if rank == 0:
+    time.sleep(2)  # the others have left their group, and have come to the end of Python, long before
+dist.destroy_process_group()
+sys.exit(0)
+""")
+        self.assertEqual(status, 0, text)
+        self.assertNotRegex(text, r"torch\.goodbye|withdrew")
+
 
 if __name__ == "__main__":
     processes.main()

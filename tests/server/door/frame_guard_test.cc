@@ -280,6 +280,21 @@ TEST_F(FrameGuardTest, KnowsWhichOfGrpcsPingsHadAnAnswer) {
   EXPECT_EQ(guard_.unanswered_pings(), 0u);
 }
 
+TEST_F(FrameGuardTest, KnowsWhetherAPingWithoutAnAnswerMetACall) {
+  const FrameHead ping = {.size = 8, .type = FrameType::kPing};
+  guard_.Said(ping);
+  EXPECT_FALSE(guard_.had_a_call_then());
+  EXPECT_THAT(Take(Call(1)), IsOk());
+  guard_.Said(EndOf(1));  // gRPC ends calls before it closes
+  EXPECT_TRUE(guard_.had_a_call_then());
+  EXPECT_THAT(Take(Frame(kPing, kAck, 0, 8)), IsOk());
+  EXPECT_FALSE(guard_.had_a_call_then());
+  EXPECT_THAT(Take(Call(3)), IsOk());
+  guard_.Said(ping);
+  guard_.Said(EndOf(3));
+  EXPECT_TRUE(guard_.had_a_call_then());
+}
+
 TEST_F(FrameGuardTest, EndsSoonWhateverIsSaid) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {

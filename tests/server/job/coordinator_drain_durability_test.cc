@@ -27,7 +27,7 @@ class CoordinatorDrainDurabilityTest : public CoordinatorDurabilityTest {
     call.request.set_action(action);
     call.request.set_rank(rank);
     call.request.set_grace_seconds(grace_seconds);
-    call.request.set_asked_by("operator alice@login1");
+    call.request.set_asked_by("alice@login1");
     return Do(call);
   }
   // Of all workers, with force.
@@ -36,7 +36,7 @@ class CoordinatorDrainDurabilityTest : public CoordinatorDurabilityTest {
     call.request.set_action(action);
     call.request.set_node("node0");
     call.request.set_force(true);
-    call.request.set_asked_by("operator alice@login1");
+    call.request.set_asked_by("alice@login1");
     return Do(call);
   }
   Effects Drain(int32_t rank) { return Dismiss(v1::DISMISS_ACTION_DRAIN, rank); }
@@ -122,7 +122,7 @@ TEST_F(CoordinatorDrainDurabilityTest, AnotherCoorddAsksAgain) {
   const Effects left = Goodbye(12, epoch_, /*drained=*/false);
   EXPECT_TRUE(Aborted(left).reforms());
   EXPECT_THAT(Aborted(left).reason(),
-              HasSubstr("rank 1 (host node0, pid 4711) was drained: operator alice@login1"));
+              HasSubstr("rank 1 (host node0, pid 4711) was drained: alice@login1"));
   Write(left);
   Report(11);
   EXPECT_THAT(Announced(Store(Report(13))), IsEmpty());
@@ -189,7 +189,7 @@ TEST_F(CoordinatorDrainDurabilityTest, ADrainedNodeTakesNewWorkersOnceItIsLifted
   EXPECT_THAT(Job().drained_nodes(), ElementsAre("node0"));
   const auto refused =
       StatusIs(absl::StatusCode::kFailedPrecondition,
-               HasSubstr("node node0 is drained: operator alice@login1 has asked its workers"));
+               HasSubstr("node node0 is drained: alice@login1 has asked its workers"));
   EXPECT_THAT(Refusal(Join(4, 1, "secret", 3)), refused);
   // By the one that takes its place, too; but its members are not new.
   Restart();

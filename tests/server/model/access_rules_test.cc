@@ -147,21 +147,43 @@ TEST(AccessRules, ARefusalSaysWhoMayAndWhatIsToBeDone) {
   const absl::Status viewer =
       MayCall({Role::kViewer, "grafana"}, Call::kDismiss, {.job = "train", .owner = "x"});
   EXPECT_EQ(viewer.message(),
-            "viewer/grafana may not evict or drain workers: operators, launchers for jobs that "
-            "they have made or whose token they bring may");
-  const absl::Status old = MayCall({Role::kNone, "coordd worker"}, Call::kGetState,
-                                   {.job = "train", .owner = "launcher/bob"});
+            "viewer/grafana may not evict or drain workers of job train: no viewer may; expected "
+            "an operator or a launcher that has made the job or brings its token");
+  const JobClaim another = {.job = "train", .owner = "launcher/bob"};
+  EXPECT_EQ(MayCall({Role::kLauncher, "alice"}, Call::kTrace, another).message(),
+            "launcher/alice may not trace job train: it has neither made that job nor brought its "
+            "token; expected an operator or a launcher that has made the job or brings its token");
+  EXPECT_EQ(MayCall({Role::kLauncher, "alice"}, Call::kGetEvents, {}).message(),
+            "launcher/alice may not read the events of all jobs: it may so for jobs of its own, "
+            "and has named none; expected an operator, a viewer or a launcher that has made the "
+            "job or brings its token");
+  EXPECT_EQ(MayCallWithToken({Role::kWorker, "train"}, Call::kJoin, "other").message(),
+            "worker/train may not be a worker of job other: its certificate is for job train and "
+            "those called after it; expected an operator, a launcher that has made the job or "
+            "brings its token or a worker that brings its token");
+  const absl::Status old = MayCall({Role::kNone, "coordd worker"}, Call::kGetState, another);
   EXPECT_THAT(std::string(old.message()),
               AllOf(HasSubstr("\"coordd worker\", which says no role, may not see the state of job "
-                              "train, which is not its own"),
+                              "train: it has not brought that job's token; expected an operator"),
                     HasSubstr("`coordctl certs DIR --role operator`")));
+  EXPECT_THAT(
+      std::string(MayCall({Role::kNone, "coordd worker"}, Call::kTrace, another).message()),
+      HasSubstr("may not trace job train: its certificate says no role, and such a one may not;"));
+}
+
+TEST(AccessRules, AnEventSaysWhoTraces) {
+  const Caller alice = {{Role::kLauncher, "alice"}, "ipv4:127.0.0.1:1"};
+  EXPECT_EQ(TracedText(&alice), "launcher/alice traces what its ranks execute");
+  const Caller unknown = {WithoutTls(), "ipv4:127.0.0.1:1"};
+  EXPECT_EQ(TracedText(&unknown), "somebody traces what its ranks execute");
+  EXPECT_EQ(TracedText(nullptr), "somebody traces what its ranks execute");
 }
 
 TEST(AccessRules, WhoHasAskedIsWhatIsProven) {
   const Identity alice{Role::kOperator, "alice"};
   EXPECT_EQ(AskedBy(alice, "root@login1"), "operator/alice (which says: root@login1)");
   EXPECT_EQ(AskedBy(alice, ""), "operator/alice");
-  EXPECT_EQ(AskedBy(WithoutTls(), "operator bob@login1"), "operator bob@login1");
+  EXPECT_EQ(AskedBy(WithoutTls(), "bob@login1"), "bob@login1");
   EXPECT_LE(AskedBy(alice, std::string(256, 'x')).size(), 256u);
   EXPECT_EQ(AskedBy(alice, std::string(257, 'x')).size(), 257u) << "to be refused";
 }

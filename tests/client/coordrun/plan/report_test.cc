@@ -129,6 +129,28 @@ TEST_F(RunReportTest, SaysWhenNobodyHasJoined) {
             "init()): all workers exited with status 0");
 }
 
+TEST_F(RunReportTest, CountsWhoWasAskedToLeave) {
+  options_.min_np = 1;
+  RunState all(options_, kStart);
+  for (int32_t worker = 0; worker < 3; ++worker)
+    all.DrainedWorkerEnded(worker, {}, kStart + absl::Seconds(1));
+  EXPECT_EQ(EndingText(options_, all, report_), "no worker is left: 3 were asked to leave");
+  options_.np = 1;
+  RunState one(options_, kStart);
+  one.DrainedWorkerEnded(0, {}, kStart + absl::Seconds(1));
+  EXPECT_EQ(EndingText(options_, one, report_), "no worker is left: 1 was asked to leave");
+}
+
+TEST_F(RunReportTest, SaysOfOneWhatIsOfOne) {
+  options_.np = 1;
+  report_.pids = {100};
+  report_.nobody_joined = true;
+  RunState state(options_, kStart);
+  state.WorkerEnded(0, {}, kStart + absl::Seconds(1));
+  EXPECT_THAT(SummaryText(options_, state, report_),
+              HasSubstr("1 worker, 2.5 s, which has not joined the job (no call of init())"));
+}
+
 TEST_F(RunReportTest, RemembersALossThatWasRepaired) {
   options_.min_np = 2;
   options_.max_restarts = 2;

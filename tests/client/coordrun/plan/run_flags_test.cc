@@ -99,10 +99,18 @@ TEST(RunFlags, ANumberThatIsTooSmallIsAnsweredInAShortSentence) {
               absl::StrCat("coordrun: ", flag, ": '0', expected a number above 0\n",
                            "(coordrun --help says more)\n"));
   }
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"--size", "-3", "./train"}, {"--first-rank", "-1", "./train"}}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(ParseRunFlags(command).exit, kExitUsage);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::StartsWith(
+                    absl::StrCat("coordrun: ", command[0], ": '", command[1], "', expected a ")));
+  }
   testing::internal::CaptureStderr();
   EXPECT_EQ(ParseRunFlags({"--start-timeout", "nan", "./train"}).exit, kExitUsage);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "coordrun: --start-timeout: 'nan', expected a number of 0 or more\n"
+            "coordrun: --start-timeout: 'nan', expected a number of seconds, 0 or more\n"
             "(coordrun --help says more)\n");
 }
 

@@ -32,6 +32,7 @@ class Job:
             raise CoorddError(f"{self.worker.place.size} of {size} ranks have come in {timeout_s:g} s", "DEADLINE_EXCEEDED")
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._groups = 0
+        self._leaver: Optional[threading.Thread] = None  # leaves once all others do
         self._made: Dict[str, int] = collections.Counter()  # sets, by label and ranks
         _jobs.append(self)
 
@@ -81,6 +82,7 @@ class Job:
         thread = threading.Thread(target=self._end, args=(work,), name="coordd-c10d-leave", daemon=True)
         try:
             thread.start()
+            self._leaver = thread
             _ends.append(thread)
         except RuntimeError:  # Python ends
             self._end(work)
@@ -98,6 +100,9 @@ class Job:
 
     def await_others(self) -> None:
         """Until all ranks of the job have come to their end, or one has failed or left; a minute at most."""
+        if self._leaver is not None:  # it waits for just that, and a second goodbye beside the first would be refused
+            self._leaver.join(END_S)
+            return
         try:
             work = self._goodbye()
             if work is not None:
@@ -162,7 +167,8 @@ def leave_all_at_exit() -> None:
     if not _error_ends.asked_to_fail():
         _all_at_once([job.await_others for job in jobs])
     for job in jobs:
-        job.leave_at_exit(GOODBYE_S)
+        if job in _jobs:  # it has not left meanwhile
+            job.leave_at_exit(GOODBYE_S)
     await_ends()
 
 
