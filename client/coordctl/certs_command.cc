@@ -93,6 +93,7 @@ absl::StatusOr<std::string> MakeCerts(const CertsArguments& arguments, bool as_j
   CertOptions options;
   options.server_names = arguments.names;
   options.lifetime = absl::Hours(24 * arguments.days);
+  options.authority_lifetime = absl::Hours(24 * arguments.authority_days);
   options.clients = {{Role::kWorker, kAnyName}, {Role::kOperator, UserName(environment)}};
   COORDD_RETURN_IF_ERROR(MakeCertificates(arguments.directory, options));
   const TlsFiles server = ServerTlsFiles(arguments.directory);

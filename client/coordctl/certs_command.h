@@ -15,6 +15,7 @@ struct CertsArguments {
   std::string role;                // empty: a new authority, with certificates for all; or "server"
   std::vector<std::string> names;  // of coordd's hosts; with a role, of whom it is
   int days = 365;
+  int authority_days = 3650;
   bool renew = false;  // one that is there is replaced
 };
 

@@ -26,6 +26,11 @@ CLI::App* AddCertsCommand(CLI::App& app, CertsArguments* arguments) {
   certs->add_option("--days", arguments->days, "how long they are valid")
       ->check(NumberFrom(1, 36500, "days"))
       ->capture_default_str();
+  certs
+      ->add_option("--authority-days", arguments->authority_days,
+                   "without --role: how long the authority is, at least as long as they are")
+      ->check(NumberFrom(1, 36500, "days"))
+      ->capture_default_str();
   return certs;
 }
 

@@ -270,12 +270,13 @@ absl::Status MakeCertificates(const std::string& directory, const CertOptions& o
   std::vector<std::string> stems = {"ca", "server"};
   for (const Identity& client : options.clients) stems.emplace_back(Name(client.role));
   COORDD_RETURN_IF_ERROR(NothingThere(directory, stems));
-  COORDD_ASSIGN_OR_RETURN(const Signed ca, Sign("coordd authority",
-                                                {.basic_constraints = "critical,CA:TRUE,pathlen:0",
-                                                 .key_usage = "critical,keyCertSign,cRLSign",
-                                                 .extended_key_usage = "",
-                                                 .alternative_names = ""},
-                                                options.lifetime, nullptr));
+  COORDD_ASSIGN_OR_RETURN(const Signed ca,
+                          Sign("coordd authority",
+                               {.basic_constraints = "critical,CA:TRUE,pathlen:0",
+                                .key_usage = "critical,keyCertSign,cRLSign",
+                                .extended_key_usage = "",
+                                .alternative_names = ""},
+                               std::max(options.lifetime, options.authority_lifetime), nullptr));
   COORDD_ASSIGN_OR_RETURN(const Signed server,
                           SignServer(options.server_names, options.lifetime, ca));
   std::vector<Signed> clients;

@@ -15,6 +15,8 @@ struct CertOptions {
   std::vector<std::string>
       server_names;  // DNS names and IP addresses of coordd, besides localhost, 127.0.0.1 and ::1
   absl::Duration lifetime = absl::Hours(24 * 365);
+  // Of the authority, which has to outlive what it signs later; at least as long as `lifetime`.
+  absl::Duration authority_lifetime = absl::ZeroDuration();
   // Of those who speak to coordd; each goes into files that are called after its role.
   std::vector<Identity> clients = {{Role::kWorker, kAnyName}, {Role::kOperator, "owner"}};
 };

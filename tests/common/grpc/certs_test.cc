@@ -203,6 +203,27 @@ TEST(MakeCertificates, LastsAsLongAsAsked) {
   EXPECT_LT(X509_cmp_current_time(X509_get0_notBefore(worker.get())), 0);
 }
 
+TEST(MakeCertificates, HasAnAuthorityThatOutlivesWhatItSigns) {
+  const auto days_of = [](absl::Duration lifetime, absl::Duration authority_lifetime) {
+    const TempDirectory directory;
+    EXPECT_TRUE(MakeCertificates(directory.path(), {.server_names = {},
+                                                    .lifetime = lifetime,
+                                                    .authority_lifetime = authority_lifetime})
+                    .ok());
+    std::vector<int> days;
+    for (const char* name : {"ca.crt", "server.crt", "worker.crt"}) {
+      const Certificate one = Load(directory / name);
+      int seconds = 0;
+      ASN1_TIME_diff(&days.emplace_back(), &seconds, nullptr, X509_get0_notAfter(one.get()));
+    }
+    return days;
+  };
+  // Half a day more, so that the time of the test does not count.
+  const absl::Duration year = absl::Hours(24 * 365 + 12), ten_years = absl::Hours(24 * 3650 + 12);
+  EXPECT_EQ(days_of(year, ten_years), (std::vector<int>{3650, 365, 365}));
+  EXPECT_EQ(days_of(ten_years, year), (std::vector<int>{3650, 3650, 3650}));
+}
+
 TEST(MakeCertificates, KeepsKeysFromOthers) {
   const TempDirectory parent;
   const std::string directory = parent / "certs";
