@@ -13,8 +13,8 @@ extern "C" {
 /* --- memory ----------------------------------------------------------------------------------
  *
  * Any memory of the process can be given to a collective. What lies in memory of coordd_alloc takes
- * part without a copy where the ranks of a node map each other's memory (COORDD_TRANSPORT=auto,
- * which is the default, or mapped): they read inputs and write results in place, which makes large
+ * part without a copy where the ranks of a node map each other's memory (they do, but with
+ * COORDD_TRANSPORT=shm): they read inputs and write results in place, which makes large
  * reductions and broadcasts two to three times as fast.
  *
  *     void* memory = NULL;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/coordctl/edge_view.h"
 #include "client/coordctl/gpu_view.h"
 
 namespace coordd {
@@ -133,14 +134,35 @@ std::string GpuText(const v1::WorkerState& worker) {
   return absl::StrCat(device.index(), " ", uuid.substr(0, sizeof("GPU-8f3c0a12") - 1));
 }
 
-void AppendWorker(const v1::WorkerState& worker, bool with_gpu, std::string* out) {
+// Which columns there are beside those that always are, and how wide.
+struct Columns {
+  bool gpu = false;
+  int edges = 0;  // characters; 0: none
+
+  std::string Text(absl::string_view gpu_text, absl::string_view edges_text) const {
+    return absl::StrCat(gpu ? absl::StrFormat("%-16s ", gpu_text) : "",
+                        edges > 0 ? absl::StrFormat("%-*s ", edges, edges_text) : "");
+  }
+};
+
+Columns ColumnsOf(const std::vector<const v1::WorkerState*>& workers) {
+  Columns columns;
+  for (const v1::WorkerState* worker : workers) {
+    columns.gpu |= worker->device_use().has_device();
+    const std::string edges = EdgeText(*worker);
+    if (edges != "-") columns.edges = std::max({columns.edges, 5, static_cast<int>(edges.size())});
+  }
+  return columns;
+}
+
+void AppendWorker(const v1::WorkerState& worker, const Columns& columns, std::string* out) {
   const bool placed = worker.rank() >= 0;
   absl::StrAppendFormat(
       out, "    %5s %5s %8d %10d %11s %8s %8s  %s%s\n", placed ? absl::StrCat(worker.rank()) : "-",
       placed ? absl::StrCat(worker.local_rank()) : "-", worker.pid(),
       worker.collectives_completed(), BytesText(static_cast<double>(worker.bytes_reduced())),
       LagText(worker.arrival_lag_seconds()), DurationText(worker.seconds_since_heard()),
-      with_gpu ? absl::StrFormat("%-16s ", GpuText(worker)) : "",
+      columns.Text(GpuText(worker), EdgeText(worker)),
       worker.activity().empty() ? "-" : worker.activity());
 }
 
@@ -188,12 +210,11 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
                    [&](const auto* a, const auto* b) { return place(a) < place(b); });
   std::map<std::string, int> count;
   for (const v1::WorkerState* worker : workers) ++count[worker->node_id()];
-  const bool with_gpu = std::any_of(workers.begin(), workers.end(),
-                                    [](const auto* w) { return w->device_use().has_device(); });
+  const Columns columns = ColumnsOf(workers);
   if (!workers.empty()) {
     absl::StrAppendFormat(out, "    %5s %5s %8s %10s %11s %8s %8s  %s%s\n", "rank", "local", "pid",
-                          "completed", "reduced", "late", "heard",
-                          with_gpu ? absl::StrFormat("%-16s ", "gpu") : "", "doing");
+                          "completed", "reduced", "late", "heard", columns.Text("gpu", "edges"),
+                          "doing");
   }
   const std::string* node = nullptr;
   for (const v1::WorkerState* worker : workers) {
@@ -203,7 +224,7 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
       absl::StrAppend(out, "  node ", worker->hostname(), " (", ranks,
                       ranks == 1 ? " worker)\n" : " workers)\n");
     }
-    AppendWorker(*worker, with_gpu, out);
+    AppendWorker(*worker, columns, out);
   }
 }
 
@@ -326,7 +347,7 @@ std::string StatusText(const v1::ServerState& state) {
   for (const v1::JobState& job : state.jobs()) {
     AppendJobHead(job, &out);
     AppendWorkers(job, &out);
-    absl::StrAppend(&out, DevicesText(job), GpuHealthText(job));
+    absl::StrAppend(&out, EdgesText(job), DevicesText(job), GpuHealthText(job));
     for (const v1::StalledTensor& stall : job.stalled()) {
       absl::StrAppend(&out, "  ", StallText(stall), "\n");
     }

@@ -113,6 +113,7 @@ void DescribeWorker(const JobView& job, const JobWorker& worker, absl::Time now,
   state->set_activity(Activity(job, worker));
   state->set_launch(worker.join.launch());
   if (worker.device_use.has_value()) *state->mutable_device_use() = *worker.device_use;
+  if (worker.host_edges.has_value()) *state->mutable_host_edges() = *worker.host_edges;
   if (worker.heartbeat.has_gpu_health())
     *state->mutable_gpu_health() = worker.heartbeat.gpu_health();
   state->set_stack(worker.stack);

@@ -21,6 +21,10 @@ void JobWorker::NoteHeartbeat(const v1::Heartbeat& told, absl::Time now) {
     device_use = told.device_use();
     heartbeat.clear_device_use();
   }
+  if (told.has_host_edges()) {
+    host_edges = told.host_edges();
+    heartbeat.clear_host_edges();
+  }
   heartbeat.clear_stack();
 }
 
@@ -30,6 +34,7 @@ void JobWorker::Enter(Generation of, const Place& its, absl::Time now) {
   previous_rank = -1;
   report.Clear();
   device_use.reset();
+  host_edges.reset();
   stack_asked = false;
   stack.clear();
   last_heard = now;  // its lease starts here

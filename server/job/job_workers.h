@@ -31,6 +31,7 @@ struct JobWorker {
   absl::Time last_heard;
   v1::Heartbeat heartbeat;                  // the last one, without
   std::optional<v1::DeviceUse> device_use;  // of the generation
+  std::optional<v1::HostEdges> host_edges;  // of the generation
   absl::Time heartbeat_at = absl::InfinitePast();
   absl::Time heartbeat_before = absl::InfinitePast();  // the last but one
   // Others wait for it: it was asked where its program is, and what it has said.

@@ -107,6 +107,22 @@ absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
   return absl::OkStatus();
 }
 
+absl::Status CheckHostEdges(const v1::HostEdges& edges) {
+  COORDD_RETURN_IF_ERROR(
+      CheckWord("host_edges.within_node", edges.within_node(), 0, kMaxEdgeBytes));
+  COORDD_RETURN_IF_ERROR(
+      CheckCount("host_edges.between_nodes", edges.between_nodes_size(), kMaxEdgeGroups));
+  for (const v1::EdgeGroup& group : edges.between_nodes()) {
+    COORDD_RETURN_IF_ERROR(CheckWord("between_nodes.over", group.over(), 1, kMaxEdgeBytes));
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("between_nodes.ranks", group.ranks(), 1));
+    COORDD_RETURN_IF_ERROR(
+        CheckCount("between_nodes.first_ranks", group.first_ranks_size(), kMaxEdgeRanks));
+    for (const int32_t rank : group.first_ranks())
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("between_nodes.first_ranks", rank, 0));
+  }
+  return absl::OkStatus();
+}
+
 // Numbers that people are shown. Not a NaN either.
 absl::Status CheckWithin(absl::string_view field, double value, double min, double max) {
   if (value >= min && value <= max) return absl::OkStatus();
@@ -223,6 +239,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
   }
   COORDD_RETURN_IF_ERROR(CheckBytes("stack", heartbeat.stack(), 0, kMaxStackBytes));
   COORDD_RETURN_IF_ERROR(CheckGpuHealth(heartbeat.gpu_health()));
+  COORDD_RETURN_IF_ERROR(CheckHostEdges(heartbeat.host_edges()));
   return CheckDeviceUse(heartbeat.device_use());
 }
 

@@ -1,5 +1,6 @@
 """Collectives on memory that the ranks of a node have mapped (COORDD_TRANSPORT=mapped), between real processes."""
 
+import json
 import signal
 import time
 
@@ -100,6 +101,43 @@ class NodesTest(processes.TestCase):
         status, text = self.run_command(program("coordrun"), "-np", "4", "--", "/bin/sh", "-c", on_nodes,
                                         environment=environment, seconds=170)
         self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def edges(self, daemon):
+        """Of each rank, as coordd has been told them."""
+        _, text = self.run_command(program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
+        workers = sorted(json.loads(text)["jobs"][0]["workers"], key=lambda worker: worker["rank"])
+        return [worker["host_edges"] for worker in workers]
+
+    def test_says_over_what_each_rank_reaches_the_others(self):
+        cases = [({}, "tcp"), ({"COORDD_DATA_ENCRYPTION": "on"}, "tcp encrypted")]
+        if processes.has_ucx():
+            cases.append(({"COORDD_TRANSPORT": "ucx"}, "ucx"))
+        for number, (variables, over) in enumerate(cases):
+            daemon = self.coordd("--heartbeat-interval", "200ms")
+            workers = self.workers_on_nodes(daemon, f"edges-{number}", COORDD_HOST_ALGORITHM="flat", **variables)
+            self.assertTrue(processes.wait_for(lambda: all(self.edges(daemon)), PATIENCE_S), self.edges(daemon))
+            # Nobody has spoken to another node yet.
+            self.assertEqual([edges["within_node"] for edges in self.edges(daemon)], ["mapped"] * 4)
+            for worker in workers:
+                self.assertEqual(worker.ask("submit small float32 4 1"), "ok")
+                worker.tell("wait small")
+            for worker in workers:
+                self.assertEqual(worker.answer(), "ok 4 4")
+            self.assertTrue(processes.wait_for(lambda: all(edges["between_nodes"] for edges in self.edges(daemon)), PATIENCE_S))
+            for rank, edges in enumerate(self.edges(daemon)):
+                self.assertEqual(edges["within_node"], "mapped")
+                self.assertEqual([group["over"] for group in edges["between_nodes"]], [over])
+                of_the_other_node = {2, 3} if rank < 2 else {0, 1}
+                self.assertLessEqual(set(edges["between_nodes"][0]["first_ranks"]), of_the_other_node)
+            _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
+            self.assertIn(f"  edges in nodes: mapped\n  edges between nodes: {over}\n", text)
+            self.assertIn(f" mapped, {over} ", text)
+            for worker in workers:
+                self.assertEqual(worker.ask("leave"), "ok")
+                worker.tell("exit")
+                worker.wait()
+            daemon.end()
         self.assert_nothing_left()
 
     def test_a_node_that_has_no_room_for_it(self):

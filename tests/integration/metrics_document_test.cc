@@ -129,6 +129,9 @@ TEST(MetricsDocument, DescribesWorkers) {
   health.set_ecc_corrected(0);
   health.add_throttle_reasons("power cap");
   metrics.SetGpu(health);
+  v1::HostEdges edges;
+  edges.add_between_nodes()->set_over("tcp");
+  metrics.SetEdges(edges);
   EXPECT_THAT(FromDocument("Workers"), testing::ContainerEq(FromRegistry(registry)));
 }
 

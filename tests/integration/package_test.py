@@ -95,8 +95,8 @@ class PackageTest(processes.TestCase):
         self.assertEqual(status, 0, text)
         if "[X] UCX" in text:
             self.assertTrue(os.path.exists(self.prefix + "/lib/ucx/libuct_cma.so.0"))
-            status, text = self.run_command(f"{self.prefix}/bin/coordrun", "-np", "2", "--",
-                                            f"{self.prefix}/bin/coordd-worker", "selftest",
+            on_nodes = f"export COORDD_NODE_ID=node$COORDD_LOCAL_RANK; exec {self.prefix}/bin/coordd-worker selftest"
+            status, text = self.run_command(f"{self.prefix}/bin/coordrun", "-np", "2", "--", "/bin/sh", "-c", on_nodes,
                                             environment={"PATH": "/usr/bin:/bin", "COORDD_TRANSPORT": "ucx"}, seconds=170)
             self.assertEqual(status, 0, text)
 

@@ -158,6 +158,23 @@ class StatusPage(unittest.TestCase):
                                    "memory errors: 3 corrected, 0 uncorrected\nXID 79, 12[^\n]* ago")
         self.assertIn("tensors on GPUs by", document)
 
+    def test_shows_over_what_ranks_reach_each_other(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
+        self.assertEqual({worker["host_edges"] for job in state["jobs"] for worker in job["workers"]}, {None})
+        self.assertNotIn("edges", self.document)
+        for job in state["jobs"]:
+            for worker in job["workers"]:
+                rdma = [{"over": "ucx rdma <b>", "ranks": 20, "first_ranks": list(range(16))}] if worker["rank"] == 0 else []
+                worker["host_edges"] = {"within_node": "mapped",
+                                        "between_nodes": [{"over": "tcp encrypted", "ranks": 1, "first_ranks": [7]}, *rdma]}
+        document, console = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        self.assertFalse([line for line in console if "Uncaught" in line])
+        self.assertRegex(document, "<b>mapped</b><span[^>]*>edges in nodes<")
+        self.assertRegex(document, "<b>mixed: tcp encrypted, ucx rdma &lt;b&gt;</b><span[^>]*>edges between nodes<")
+        self.assertRegex(document, "in its node by mapped\nbetween nodes by tcp encrypted to rank 7; ucx rdma (<b>|&lt;b&gt;) to "
+                                   "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more")
+
     def test_shows_process_sets_and_who_has_joined(self):
         page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
         state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())

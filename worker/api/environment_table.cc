@@ -123,8 +123,8 @@ constexpr VariableRow kRows[] = {
      "own, whose connections begin with a proof that both ranks belong to the job, or RDMA by UCX "
      "where both ranks have it. `mapped` is the same, but a rank that cannot map is an error. "
      "`tcp` is as `auto`, without RDMA. `shm` is messages through shared memory, on one node. "
-     "`ucx` is UCX everywhere, which over TCP believes whoever reaches its ports. All ranks choose "
-     "alike."},
+     "`ucx` is as `auto`, but UCX between nodes, which over TCP believes whoever reaches its "
+     "ports. All ranks choose alike."},
     {"COORDD_DATA_ENCRYPTION", kHost, "Encryption between nodes", "`on` or `off`", "`off`",
      "workers",
      "With `on`, all that ranks send each other between nodes is encrypted, with AES-128-GCM and "
@@ -146,7 +146,7 @@ constexpr VariableRow kRows[] = {
      "`coordrun --check-results` sets it."},
     {"COORDD_UCX_LIBRARY", kHost, "UCX's libucp.so.0 to load", "a path",
      "the package's own, else the system's", "workers",
-     "It is opened when ranks are on several nodes and have RDMA, or COORDD_TRANSPORT=ucx. "
+     "It is opened when ranks are on several nodes, and have RDMA or COORDD_TRANSPORT=ucx. "
      "Variables that begin with `UCX_` are the "
      "user's wishes, and go before what coordd would choose."},
 

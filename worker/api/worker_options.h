@@ -21,9 +21,10 @@
 namespace coordd {
 
 // kAuto: inside a node collectives on memory that all its ranks have mapped, or where they cannot
-// messages in shared memory; UCX between nodes. kMapped: the same, but that they cannot is an
-// error. kTcp: as kAuto, but between nodes TCP of coordd's own. kShm: messages in shared memory,
-// all ranks on one node. kUcx: UCX everywhere. All ranks of a job choose alike.
+// messages in shared memory; between nodes UCX over RDMA, or TCP of coordd's own. kMapped: the
+// same, but that they cannot is an error. kTcp: as kAuto, without UCX. kShm: messages in shared
+// memory, all ranks on one node. kUcx: as kAuto, but UCX between nodes. All ranks of a job choose
+// alike.
 enum class TransportChoice { kAuto, kMapped, kShm, kTcp, kUcx };
 
 struct WorkerOptions {

@@ -43,6 +43,7 @@ class CheckingBackend final : public CollectiveBackend {
   void EndLane(LaneId lane) override;
   absl::Status Launch(CollectiveArgs args, Done done) override;
   std::shared_ptr<NodeArena> arena() const override { return checked_->arena(); }
+  std::shared_ptr<EdgeReport> edges() const override { return checked_->edges(); }
   bool Progress() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override {
     return checked_->AllocateFusionBuffer(size_bytes);

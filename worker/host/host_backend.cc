@@ -31,7 +31,7 @@ absl::Status TooManyLanes(LaneId id) {
 
 HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options,
                          std::unique_ptr<NodeArena> arena)
-    : options_(options), arena_(std::move(arena)), transport_(std::move(transport)) {}
+    : options_(std::move(options)), arena_(std::move(arena)), transport_(std::move(transport)) {}
 
 HostBackend::~HostBackend() {
   // The transport lets go of the buffers first: it ends its operations, which the runs hear.
@@ -67,6 +67,8 @@ absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl:
   if (layout.num_nodes() > 1) COORDD_RETURN_IF_ERROR(SayAlgorithm(layout, deadline));
   COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
   const HostGroup& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
+  if (options_.edges != nullptr && layout.ranks_on(layout.node_of(layout.self())) > 1)
+    options_.edges->NoteNode(maps_ ? kOverMapped : kOverShm);
   if (maps_) WatchPeers(all.layout);
   one_node_ = layout.num_nodes() == 1;
   return absl::OkStatus();

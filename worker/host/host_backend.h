@@ -18,6 +18,7 @@
 #include "worker/host/host_group.h"
 #include "worker/host/leader_run.h"
 #include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/edge_report.h"
 #include "worker/interfaces/transport.h"
 #include "worker/node/mapped_lane.h"
 #include "worker/node/node_arena.h"
@@ -33,6 +34,9 @@ struct HostBackendOptions {
   HostAlgorithm algorithm = HostAlgorithm::kAuto;
   RunOptions run = {};
   NodeRunOptions node = {};
+  // Whom it tells over what the ranks of the node are reached, as the transport does of other
+  // nodes. nullptr: nobody.
+  std::shared_ptr<EdgeReport> edges = nullptr;
 };
 
 // With an arena, groups whose ranks all share this rank's node run on mapped memory
@@ -72,6 +76,7 @@ class HostBackend final : public CollectiveBackend {
                                                              absl::Span<const Rank> ranks) override;
   void CloseMappedLane(std::shared_ptr<MappedLane> closed) override;
   std::shared_ptr<NodeArena> arena() const override { return arena_; }
+  std::shared_ptr<EdgeReport> edges() const override { return options_.edges; }
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   BellUse Bell() override;

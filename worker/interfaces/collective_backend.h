@@ -26,6 +26,7 @@ namespace coordd {
 class DeviceEvent;    // worker/gpu/cuda/device_handles.h
 struct MappedLane;    // worker/node/mapped_lane.h
 class NodeArena;      // worker/node/node_arena.h
+class EdgeReport;     // worker/interfaces/edge_report.h
 class DeviceKernels;  // worker/gpu/cuda/device_kernels.h
 using CudaStream = struct CudaStreamHandle*;
 
@@ -145,6 +146,9 @@ class CollectiveBackend {
   // The arena from which memory comes that the node's ranks have mapped; to be used once connected,
   // if it has any memories then. nullptr: there is none.
   virtual std::shared_ptr<NodeArena> arena() const { return nullptr; }
+
+  // Over what the other ranks are reached, as far as that is agreed. nullptr: nobody is told.
+  virtual std::shared_ptr<EdgeReport> edges() const { return nullptr; }
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls
   // it while anything is in flight, and now and then (with each heartbeat) when nothing is: a peer

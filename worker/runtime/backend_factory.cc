@@ -23,6 +23,7 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(
   transport_options.encrypts = options.encrypt_data;
   transport_options.refused = std::move(refused);
   transport_options.has_rdma = layout.num_nodes() > 1 && !ActiveRdmaPorts().empty();
+  transport_options.edges = std::make_shared<EdgeReport>();
   // The interface that reaches coordd is one that the other nodes reach too. Without a route there
   // would be no membership; should the name not resolve any more, UCX chooses by itself.
   transport_options.local_address = LocalAddressTowards(options.coordinator).value_or("");
@@ -31,13 +32,14 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(
   std::unique_ptr<NodeArena> arena;
   const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
   const bool required = options.transport == TransportChoice::kMapped;
-  const bool maps = required || options.transport == TransportChoice::kAuto ||
-                    options.transport == TransportChoice::kTcp;
+  const bool maps = options.transport != TransportChoice::kShm;
   if (maps && has_neighbours)
     arena = std::make_unique<NodeArena>(NodeArenaOptions{.required = required}, clock);
   HostBackendOptions host_options;
   host_options.algorithm = options.host_algorithm;
-  auto host = std::make_unique<HostBackend>(std::move(transport), host_options, std::move(arena));
+  host_options.edges = transport_options.edges;
+  auto host = std::make_unique<HostBackend>(std::move(transport), std::move(host_options),
+                                            std::move(arena));
   if (!options.check_results.has_value()) return host;
   return std::make_unique<CheckingBackend>(std::move(host),
                                            CheckingOptions{.tolerance = *options.check_results});

@@ -14,9 +14,9 @@
 namespace coordd {
 
 // Not connected yet. A job of one rank needs no data plane; otherwise memory that the ranks of a
-// node map from each other, if all of them can, else messages through shared memory, and UCX
-// between nodes, unless the options name one of them. FAILED_PRECONDITION: what was asked for is
-// not in this build, or cannot reach every rank. `clock` outlives it. `refused`, if any, counts
+// node map from each other, if all of them can, else messages through shared memory, and TCP
+// or UCX between nodes (transport_factory.h). FAILED_PRECONDITION: what was asked for is not in
+// this build, or cannot reach every rank. `clock` outlives it. `refused`, if any, counts
 // connections to this rank that were not believed.
 absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(
     const WorkerOptions& options, const GroupLayout& layout, Clock& clock,

@@ -246,18 +246,24 @@ void Control::UpdateMetrics() {
   metrics.SetDeviceRegisteredBytes(now->data_plane->device_registered_bytes());
 }
 
-void Control::Do(SendMessage& action) {
-  if (action.message.has_heartbeat()) {
-    if (auto use = active_->DeviceUseBeyond(&device_use_told_))
-      *action.message.mutable_heartbeat()->mutable_device_use() = *std::move(use);
-    action.message.mutable_heartbeat()->set_stack(needs_.stacks.Take());
-    needs_.gpu_watch.Watch(action.message.heartbeat().device_use().device().uuid());
-    if (auto health = needs_.gpu_watch.Latest()) {
-      needs_.metrics.SetGpu(*health);
-      *action.message.mutable_heartbeat()->mutable_gpu_health() = *std::move(health);
-    }
-    needs_.gpu_watch.Ask();
+void Control::Complete(v1::Heartbeat& heartbeat) {
+  if (auto use = active_->DeviceUseBeyond(&told_.device_use))
+    *heartbeat.mutable_device_use() = *std::move(use);
+  if (auto edges = active_->HostEdgesBeyond(&told_.host_edges)) {
+    needs_.metrics.SetEdges(*edges);
+    *heartbeat.mutable_host_edges() = *std::move(edges);
   }
+  heartbeat.set_stack(needs_.stacks.Take());
+  needs_.gpu_watch.Watch(heartbeat.device_use().device().uuid());
+  if (auto health = needs_.gpu_watch.Latest()) {
+    needs_.metrics.SetGpu(*health);
+    *heartbeat.mutable_gpu_health() = *std::move(health);
+  }
+  needs_.gpu_watch.Ask();
+}
+
+void Control::Do(SendMessage& action) {
+  if (action.message.has_heartbeat()) Complete(*action.message.mutable_heartbeat());
   const bool resumes = action.message.join().has_resume();
   const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();
   SendToCoordinator(std::move(action.message));
@@ -354,7 +360,8 @@ void Control::Do(EnterNext& action) {
   active_ = old->data_plane.get();
   for (const DefineGroup& set : action.process_sets)
     if (set.member) active_->DefineGroup(set.process_set, set.ranks);
-  device_use_told_ = 0;
+  told_ = {};
+  needs_.metrics.SetEdges({});
   {
     MutexLock lock(&mu_);
     old.swap(plane_);
@@ -396,7 +403,7 @@ void Control::Do(TraceEnd& action) {
 void Control::Do(OpenStream& action) {
   link_.reset();  // its end is no news, or is of a stream that was given up
   link_ = make_link_();
-  device_use_told_ = 0;
+  told_ = {};
   ControlInbox& inbox = needs_.inbox;
   const int64_t stream = action.stream;
   link_->Start({.on_message =

@@ -136,6 +136,8 @@ class Control {
   void UpdateMetrics();
 
   void Do(SendMessage& action);
+  // With what WorkerState does not know.
+  void Complete(v1::Heartbeat& heartbeat);
   void SendToCoordinator(v1::WorkerMessage message);
   void SendStored(const v1::Resume& resume);
   void Do(DefineGroup& action);
@@ -177,8 +179,11 @@ class Control {
 
   // Touched by whoever carries out.
   DataPlane* active_;  // of plane_
-  // What this stream has told of its devices (DevicePlane::UseBeyond).
-  int64_t device_use_told_ = 0;
+  // What this stream has told of this generation (DevicePlane::UseBeyond, EdgeReport::EdgesBeyond).
+  struct Told {
+    int64_t device_use = 0, host_edges = 0;
+  };
+  Told told_;
 
   // Touched by whoever carries out what is to be done, one thread at a time; then by the owner's.
   std::unique_ptr<CoordinatorLink> link_;

@@ -10,14 +10,16 @@
 #include "worker/execute/executor.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/gpu/plane/device_plane.h"
+#include "worker/interfaces/edge_report.h"
 
 namespace coordd {
 
 // Both data planes of a generation, for who decides what is launched. Thread-safe; as Executor.
 class DataPlane {
  public:
-  // The arguments outlive this object.
-  DataPlane(Executor& host, DevicePlane& devices) : host_(host), devices_(devices) {}
+  // The arguments outlive this object. `edges`: nullptr: nobody says over what ranks are reached.
+  DataPlane(Executor& host, DevicePlane& devices, EdgeReport* edges)
+      : host_(host), devices_(devices), edges_(edges) {}
 
   void Launch(std::unique_ptr<BatchJob> batch) {
     if (FitsNccl(batch->tensors().front().spec())) {
@@ -43,6 +45,9 @@ class DataPlane {
   const std::string& backend_name() const { return host_.backend_name(); }
   int64_t fusion_bytes() const { return host_.fusion_bytes(); }
   std::optional<v1::DeviceUse> DeviceUseBeyond(int64_t* told) { return devices_.UseBeyond(told); }
+  std::optional<v1::HostEdges> HostEdgesBeyond(int64_t* told) {
+    return edges_ == nullptr ? std::nullopt : edges_->EdgesBeyond(told);
+  }
   int64_t device_fusion_bytes() const { return devices_.fusion_bytes(); }
   int64_t device_result_bytes() { return devices_.result_bytes(); }
   int64_t device_registered_bytes() { return devices_.registered_bytes(); }
@@ -50,6 +55,7 @@ class DataPlane {
  private:
   Executor& host_;
   DevicePlane& devices_;
+  EdgeReport* const edges_;
 };
 
 }  // namespace coordd

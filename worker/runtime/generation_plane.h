@@ -9,6 +9,7 @@
 #include "worker/execute/generation_end.h"
 #include "worker/gpu/plane/device_plane.h"
 #include "worker/interfaces/comm_numbers.h"
+#include "worker/interfaces/edge_report.h"
 #include "worker/runtime/data_plane.h"
 
 namespace coordd {
@@ -25,6 +26,7 @@ struct GenerationPlane {
   std::unique_ptr<Store> store;  // keys of the generation
   std::unique_ptr<Executor> executor;
   std::shared_ptr<DevicePlane> devices;  // Works of its tensors refer to it while it is there
+  std::shared_ptr<EdgeReport> edges;     // the backend's
   std::unique_ptr<DataPlane> data_plane;
 
   GenerationPlane() = default;

@@ -123,10 +123,10 @@ absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) con
           "'s, but private to this process: ",
           block.arena != nullptr ? "it is of a generation that has ended, expected memory that is "
                                    "allocated, or registered, anew"
-          : block.why_private.empty()
-              ? "this worker maps nothing (with other ranks on the node, COORDD_TRANSPORT auto or "
-                "mapped and COORDD_ON_FAILURE other than continue it does)"
-              : block.why_private));
+          : block.why_private.empty() ? "this worker maps nothing (with other ranks on the node, "
+                                        "COORDD_TRANSPORT other than "
+                                        "shm and COORDD_ON_FAILURE other than continue it does)"
+                                      : block.why_private));
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(

@@ -1,6 +1,7 @@
 #include "worker/runtime/transport_factory.h"
 
 #include <atomic>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,41 +25,53 @@ void WarnOfTrust() {
              "RDMA, which believes ranks of the job and nobody else");
 }
 
+using MaybeTransport = absl::StatusOr<std::unique_ptr<Transport>>;
+
+// RDMA, where this rank has it and wants it; else nullptr.
+std::unique_ptr<Transport> MakeRdma(const TransportFactoryOptions& options, Clock& clock) {
+  if (options.choice == TransportChoice::kTcp || !options.has_rdma || options.encrypts)
+    return nullptr;
+  MaybeTransport made = TryMakeUcxTransport(
+      {options.local_address, options.environment, options.ports, /*only_rdma=*/true}, clock);
+  if (made.ok()) return *std::move(made);
+  COORDD_LOG(kWarning, "there is RDMA, and TCP is used between nodes: ", made.status().message());
+  return nullptr;
+}
+
+MaybeTransport MakeBetweenNodes(const TransportFactoryOptions& options, Clock& clock) {
+  AgreedTransport::Told told{options.edges, "", ""};
+  if (options.choice == TransportChoice::kUcx) {
+    WarnOfTrust();
+    COORDD_ASSIGN_OR_RETURN(
+        std::unique_ptr<Transport> ucx,
+        TryMakeUcxTransport({options.local_address, options.environment, options.ports}, clock));
+    told.everywhere = std::string(kOverUcx);
+    return std::make_unique<AgreedTransport>(std::move(ucx), nullptr, std::move(told));
+  }
+  told.everywhere = std::string(options.encrypts ? kOverTcpEncrypted : kOverTcp);
+  told.preferred = std::string(kOverUcxRdma);
+  auto tcp = std::make_unique<TcpTransport>(
+      TcpTransportOptions{options.local_address, options.ports, options.encrypts, options.refused},
+      clock);
+  return std::make_unique<AgreedTransport>(std::move(tcp), MakeRdma(options, clock),
+                                           std::move(told));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layout,
                                                          const TransportFactoryOptions& options,
                                                          Clock& clock) {
-  const bool one_node = layout.num_nodes() == 1;
-  if (options.choice == TransportChoice::kShm && !one_node) {
+  auto within_node = std::make_unique<ShmTransport>(clock);
+  if (layout.num_nodes() == 1) return MaybeTransport(std::move(within_node));
+  if (options.choice == TransportChoice::kShm) {
     return absl::FailedPreconditionError(
         absl::StrCat("transport shm was asked for, but the ranks are on ", layout.num_nodes(),
                      " nodes: use auto, or run them on one node"));
   }
-  if (one_node && options.choice != TransportChoice::kUcx)
-    return std::make_unique<ShmTransport>(clock);
-  UcxTransportOptions ucx{options.local_address, options.environment, options.ports};
-  if (options.choice == TransportChoice::kUcx) {
-    if (!one_node) WarnOfTrust();
-    return TryMakeUcxTransport(ucx, clock);
-  }
-  std::unique_ptr<Transport> rdma;
-  if (options.choice != TransportChoice::kTcp && options.has_rdma && !options.encrypts) {
-    ucx.only_rdma = true;
-    absl::StatusOr<std::unique_ptr<Transport>> made = TryMakeUcxTransport(ucx, clock);
-    if (made.ok()) {
-      rdma = *std::move(made);
-    } else {
-      COORDD_LOG(kWarning,
-                 "there is RDMA, and TCP is used between nodes: ", made.status().message());
-    }
-  }
-  auto tcp = std::make_unique<TcpTransport>(
-      TcpTransportOptions{options.local_address, options.ports, options.encrypts, options.refused},
-      clock);
-  return std::make_unique<RoutedTransport>(
-      std::make_unique<ShmTransport>(clock),
-      std::make_unique<AgreedTransport>(std::move(tcp), std::move(rdma)));
+  COORDD_ASSIGN_OR_RETURN(std::unique_ptr<Transport> between_nodes,
+                          MakeBetweenNodes(options, clock));
+  return std::make_unique<RoutedTransport>(std::move(within_node), std::move(between_nodes));
 }
 
 }  // namespace coordd

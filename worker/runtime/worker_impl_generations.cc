@@ -30,6 +30,7 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
   r.seams.store_record->Forget(r.generation_prefix);
   r.generation_prefix = place.store_prefix;
   plane.store = std::make_unique<PrefixStore>(place.store_prefix, *r.seams.store);
+  plane.edges = backend->edges();
   const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   plane.executor = std::make_unique<Executor>(
       ExecutorOptions{.fusion_buffer_bytes = options_.fusion_buffer_bytes,
@@ -42,7 +43,8 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
         r.completion->Finish(std::move(batch));
       });
   MakeDevicePlane(placement.generation, place.layout, plane);
-  plane.data_plane = std::make_unique<DataPlane>(*plane.executor, *plane.devices);
+  plane.data_plane =
+      std::make_unique<DataPlane>(*plane.executor, *plane.devices, plane.edges.get());
   {
     MutexLock lock(&mu_);
     next_ = std::make_shared<const View>(View{placement, made});

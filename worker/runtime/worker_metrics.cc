@@ -85,6 +85,10 @@ struct WorkerMetrics::Series {
         size(MakeGauge(r, "coordd_worker_size", "Ranks in the generation")),
         maps_node(MakeGauge(r, "coordd_worker_maps_node_memory",
                             "1: the ranks of the node have each other's memory mapped")),
+        edges(prometheus::BuildGauge()
+                  .Name("coordd_worker_edges")
+                  .Help("Ranks of other nodes that this one exchanges messages with, by transport")
+                  .Register(r)),
         pending(MakeGauge(r, "coordd_worker_pending_tensors",
                           "Tensors submitted here that no plan contains yet")),
         submissions(MakeGauge(r, "coordd_worker_submissions_queued",
@@ -124,6 +128,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& rank;
   prometheus::Gauge& size;
   prometheus::Gauge& maps_node;
+  prometheus::Family<prometheus::Gauge>& edges;
   prometheus::Gauge& pending;
   prometheus::Gauge& submissions;
   prometheus::Gauge& executor_queue;
@@ -135,6 +140,9 @@ struct WorkerMetrics::Series {
   std::atomic<int64_t> told_refused = 0;  // of SetConnectionsRefused
   GpuMetrics gpu;
   ProcessMetrics process;
+
+  // Touched by SetEdges: those that there have been.
+  std::map<std::string, prometheus::Gauge*> edges_over;
 
   // Guarded by mu.
   Mutex mu;
@@ -226,6 +234,14 @@ void WorkerMetrics::SetPlacement(Generation generation, int32_t rank, int32_t si
   series_->size.Set(size);
 }
 void WorkerMetrics::SetMapsNodeMemory(bool maps) { series_->maps_node.Set(maps ? 1 : 0); }
+void WorkerMetrics::SetEdges(const v1::HostEdges& edges) {
+  for (auto& [over, ranks] : series_->edges_over) ranks->Set(0);
+  for (const v1::EdgeGroup& group : edges.between_nodes()) {
+    prometheus::Gauge*& ranks = series_->edges_over[group.over()];
+    if (ranks == nullptr) ranks = &series_->edges.Add({{"over", group.over()}});
+    ranks->Set(group.ranks());
+  }
+}
 void WorkerMetrics::SetPendingTensors(int64_t tensors) {
   series_->pending.Set(static_cast<double>(tensors));
 }

@@ -78,6 +78,8 @@ class WorkerMetrics {
 
   void SetPlacement(Generation generation, int32_t rank, int32_t size);
   void SetMapsNodeMemory(bool maps);
+  // One thread at a time.
+  void SetEdges(const v1::HostEdges& edges);
   void SetPendingTensors(int64_t tensors);
   void SetSubmissionsQueued(int64_t submissions);
   void SetExecutorQueue(int64_t batches);

@@ -37,22 +37,30 @@ absl::Status AgreedTransport::Connect(const GroupLayout& layout, Store& store,
 }
 
 Transport* AgreedTransport::TransportTo(Rank rank) {
-  if (!has_preferred_) return everywhere_.get();
   Transport* const chosen = chosen_.at(static_cast<size_t>(ToInt(rank)));
   return chosen != nullptr ? chosen : Choose(rank);
 }
 
+absl::StatusOr<bool> AgreedTransport::BothHavePreferred(Rank rank) {
+  if (!has_preferred_) return false;
+  COORDD_ASSIGN_OR_RETURN(
+      const int64_t without,
+      store_->Add(AddressKey(kKeyPrefix, rank), 0, Clock::Real().Now() + kAgreementTimeout));
+  return without == 0;
+}
+
 Transport* AgreedTransport::Choose(Rank rank) {
-  const absl::StatusOr<int64_t> without =
-      store_->Add(AddressKey(kKeyPrefix, rank), 0, Clock::Real().Now() + kAgreementTimeout);
-  if (!without.ok()) {
-    failure_ = absl::Status(
-        without.status().code(),
-        absl::StrCat("over what rank ", ToInt(rank), " is reached: ", without.status().message()));
+  const absl::StatusOr<bool> preferred = BothHavePreferred(rank);
+  if (!preferred.ok()) {
+    failure_ = absl::Status(preferred.status().code(),
+                            absl::StrCat("over what rank ", ToInt(rank),
+                                         " is reached: ", preferred.status().message()));
     return nullptr;
   }
-  Transport* const chosen = *without > 0 ? everywhere_.get() : preferred_.get();
-  return chosen_[static_cast<size_t>(ToInt(rank))] = chosen;
+  if (told_.report != nullptr)
+    told_.report->NoteRank(rank, *preferred ? told_.preferred : told_.everywhere);
+  return chosen_[static_cast<size_t>(ToInt(rank))] =
+             *preferred ? preferred_.get() : everywhere_.get();
 }
 
 void AgreedTransport::Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) {

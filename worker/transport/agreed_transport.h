@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "worker/interfaces/edge_report.h"
 #include "worker/interfaces/transport.h"
 
 namespace coordd {
@@ -16,9 +18,17 @@ namespace coordd {
 // Not thread-safe, except for Abort.
 class AgreedTransport final : public Transport {
  public:
+  // What people are told of each rank, once it is chosen for it. No report: nothing.
+  struct Told {
+    std::shared_ptr<EdgeReport> report;
+    std::string everywhere, preferred;  // EdgeReport's words for the two
+  };
   // `preferred`: nullptr where this rank has none.
-  AgreedTransport(std::unique_ptr<Transport> everywhere, std::unique_ptr<Transport> preferred)
-      : everywhere_(std::move(everywhere)), preferred_(std::move(preferred)) {}
+  AgreedTransport(std::unique_ptr<Transport> everywhere, std::unique_ptr<Transport> preferred,
+                  Told told = {})
+      : everywhere_(std::move(everywhere)),
+        preferred_(std::move(preferred)),
+        told_(std::move(told)) {}
   ~AgreedTransport() override;
 
   absl::string_view name() const override { return "agreed"; }
@@ -35,11 +45,13 @@ class AgreedTransport final : public Transport {
  private:
   Transport* TransportTo(Rank rank);
   Transport* Choose(Rank rank);
+  absl::StatusOr<bool> BothHavePreferred(Rank rank);
   void EndAll(const absl::Status& status);
 
   // Constant after construction; told of an Abort by any thread.
   const std::unique_ptr<Transport> everywhere_;
   const std::unique_ptr<Transport> preferred_;
+  const Told told_;
 
   // Touched by the owner's thread.
   Store* store_ = nullptr;

@@ -152,6 +152,22 @@ TEST(RankRunsText, WritesRuns) {
   EXPECT_EQ(RankRunsText({0, 1, 2, 4, 6, 7}), "0-2, 4, 6-7");
 }
 
+TEST(StatusText, ShowsOverWhatEachRankReachesTheOthers) {
+  v1::ServerState state = TwoNodes();
+  EXPECT_THAT(StatusText(state), Not(HasSubstr("edges")));
+  v1::JobState* job = state.mutable_jobs(0);
+  for (v1::WorkerState& worker : *job->mutable_workers()) {
+    if (worker.rank() == 3) continue;  // of a version that does not tell
+    worker.mutable_host_edges()->set_within_node("mapped");
+    worker.mutable_host_edges()->add_between_nodes()->set_over("tcp");
+  }
+  const std::string text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr("  edges       doing\n"));
+  EXPECT_THAT(text, HasSubstr("  mapped, tcp "));
+  EXPECT_THAT(text, HasSubstr("  -           "));
+  EXPECT_THAT(text, HasSubstr("  edges in nodes: mapped\n  edges between nodes: tcp\n"));
+}
+
 TEST(StatusText, ShowsTheGpuOfEachRankAndHowTensorsTravel) {
   v1::ServerState state = TwoNodes();
   EXPECT_THAT(StatusText(state), Not(HasSubstr("gpu")));

@@ -339,7 +339,8 @@ TEST_F(CoordinatorStateTest, ForgetsAnEarlierRunOfTheSameNameWhereItsLauncherTel
   EXPECT_EQ(departures(""), 2) << "nobody can tell";
 }
 
-TEST_F(CoordinatorStateTest, DescribesTheDevicesThatAHeartbeatHasToldOfUntilTheNextGeneration) {
+TEST_F(CoordinatorStateTest,
+       DescribesDevicesAndEdgesThatAHeartbeatHasToldOfUntilTheNextGeneration) {
   v1::WorkerMessage join;
   *join.mutable_join() = JoinOf("w1");
   join.mutable_join()->mutable_limits()->set_min_workers(1);
@@ -350,6 +351,7 @@ TEST_F(CoordinatorStateTest, DescribesTheDevicesThatAHeartbeatHasToldOfUntilTheN
     v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
     message.mutable_heartbeat();
     if (*nccl != 0) message.mutable_heartbeat()->mutable_device_use()->set_nccl(nccl);
+    if (*nccl != 0) message.mutable_heartbeat()->mutable_host_edges()->set_within_node("mapped");
     Do(SessionMessage{SessionId{1}, message});
   };
   const auto worker = [this] {
@@ -359,10 +361,12 @@ TEST_F(CoordinatorStateTest, DescribesTheDevicesThatAHeartbeatHasToldOfUntilTheN
   };
   beat("");
   EXPECT_FALSE(worker().has_device_use());
+  EXPECT_FALSE(worker().has_host_edges());
   beat("2.27.1");
   beat("2.28.9");
   beat("");
   EXPECT_EQ(worker().device_use().nccl(), "2.28.9");
+  EXPECT_EQ(worker().host_edges().within_node(), "mapped");
   v1::WorkerMessage change = MessageOf(kEpoch, Generation{1});
   change.mutable_change_members();
   Do(SessionMessage{SessionId{1}, change});
@@ -372,6 +376,7 @@ TEST_F(CoordinatorStateTest, DescribesTheDevicesThatAHeartbeatHasToldOfUntilTheN
   Pass(absl::Seconds(10));
   EXPECT_EQ(worker().rank(), 0);
   EXPECT_FALSE(worker().has_device_use());
+  EXPECT_FALSE(worker().has_host_edges());
 }
 
 TEST_F(CoordinatorStateTest, DescribesThroughputOfTheSlowestRank) {

@@ -202,6 +202,41 @@ TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
   }
 }
 
+TEST(ValidateMessage, BoundsWhatIsToldOfEdges) {
+  struct Wrong {
+    std::function<void(v1::HostEdges&, v1::EdgeGroup&)> set;
+    std::string sentence;
+  };
+  const std::vector<Wrong> cases = {
+      {[](v1::HostEdges& e, v1::EdgeGroup&) { e.set_within_node(std::string(65, 'x')); },
+       "host_edges.within_node: 65 bytes"},
+      {[](v1::HostEdges& e, v1::EdgeGroup&) {
+         for (int i = 0; i < 8; ++i) e.add_between_nodes();
+       },
+       "host_edges.between_nodes: 9 entries, expected at most 8"},
+      {[](v1::HostEdges&, v1::EdgeGroup& g) { g.set_over("a\nb"); },
+       "between_nodes.over: \"a\\x0ab\""},
+      {[](v1::HostEdges&, v1::EdgeGroup& g) { g.clear_over(); }, "between_nodes.over: 0 bytes"},
+      {[](v1::HostEdges&, v1::EdgeGroup& g) { g.set_ranks(0); }, "between_nodes.ranks: 0"},
+      {[](v1::HostEdges&, v1::EdgeGroup& g) {
+         for (int i = 0; i < 17; ++i) g.add_first_ranks(i);
+       },
+       "between_nodes.first_ranks: 17 entries, expected at most 16"},
+      {[](v1::HostEdges&, v1::EdgeGroup& g) { g.add_first_ranks(-1); },
+       "between_nodes.first_ranks: -1"},
+  };
+  for (const Wrong& wrong : cases) {
+    v1::Heartbeat heartbeat;
+    v1::EdgeGroup& group = *heartbeat.mutable_host_edges()->add_between_nodes();
+    group.set_over("tcp");
+    group.set_ranks(3);
+    EXPECT_THAT(ValidateHeartbeat(heartbeat), IsOk());
+    wrong.set(*heartbeat.mutable_host_edges(), group);
+    EXPECT_THAT(ValidateHeartbeat(heartbeat),
+                StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));
+  }
+}
+
 TEST(ValidateMessage, BoundsARequestForAProcessSet) {
   v1::ProcessSetRequest request;
   request.set_request(1);

@@ -16,12 +16,6 @@ using testing::HasSubstr;
 const GroupLayout kOneNode = GroupLayout::OneNode(Rank{0}, 4);
 const GroupLayout kTwoNodes(Rank{0}, {{2, 2}});
 
-TEST(TransportFactory, TakesSharedMemoryOnOneNode) {
-  const auto transport = MakeTransport(kOneNode, {});
-  ASSERT_TRUE(transport.ok());
-  EXPECT_EQ((*transport)->name(), "shm");
-}
-
 TEST(TransportFactory, RefusesSharedMemoryBetweenNodes) {
   TransportFactoryOptions options;
   options.choice = TransportChoice::kShm;
@@ -99,12 +93,28 @@ TEST(TransportFactoryDeathTest, SaysOnceWhatUcxTrusts) {
                      testing::Not(testing::ContainsRegex("UCX believes(.|\n)*UCX believes"))));
 }
 
-TEST(TransportFactory, TakesUcxEverywhereWhenAsked) {
+// The variable is about what goes between nodes.
+TEST(TransportFactory, TakesSharedMemoryOnOneNodeWhateverIsAskedFor) {
+  TransportFactoryOptions options;
+  options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";
+  for (const TransportChoice choice :
+       {TransportChoice::kAuto, TransportChoice::kMapped, TransportChoice::kShm,
+        TransportChoice::kTcp, TransportChoice::kUcx}) {
+    options.choice = choice;
+    testing::internal::CaptureStderr();
+    const auto transport = MakeTransport(kOneNode, options);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    EXPECT_EQ((*transport)->name(), "shm");
+  }
+}
+
+TEST(TransportFactory, TakesUcxBetweenNodesWhenAsked) {
   TransportFactoryOptions options;
   options.choice = TransportChoice::kUcx;
-  const auto transport = MakeTransport(kOneNode, options);
+  const auto transport = MakeTransport(kTwoNodes, options);
   if (transport.ok()) {
-    EXPECT_EQ((*transport)->name(), "ucx");
+    EXPECT_EQ((*transport)->name(), "routed");
   } else {
     EXPECT_TRUE(absl::IsFailedPrecondition(transport.status())) << transport.status();
   }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/protocol/store_memory.h"
 #include "tests/support/status_matchers.h"
@@ -54,11 +55,11 @@ struct AgreedRank {
     if (has_preferred)
       preferred = std::make_unique<RecordedTransport>("preferred", of_preferred, connected);
     transport.emplace(std::make_unique<RecordedTransport>("everywhere", of_everywhere),
-                      std::move(preferred));
+                      std::move(preferred), AgreedTransport::Told{edges, "slow", "fast"});
   }
   void Connect(Store& store, int32_t rank) {
     EXPECT_THAT(
-        transport->Connect(GroupLayout(Rank{rank}, {{3, 1}}), store, absl::InfiniteFuture()),
+        transport->Connect(GroupLayout(Rank{rank}, {{4, 1}}), store, absl::InfiniteFuture()),
         IsOk());
   }
   void Talk(int32_t to) {
@@ -67,7 +68,17 @@ struct AgreedRank {
     transport->ReceiveInPlace(Rank{to}, {}, {}, [](const absl::StatusOr<const std::byte*>&) {});
   }
 
+  std::string Edges() const {
+    int64_t told = 0;
+    std::string text;
+    const std::optional<v1::HostEdges> found = edges->EdgesBeyond(&told);
+    for (const v1::EdgeGroup& group : found->between_nodes())
+      text += group.over() + " " + absl::StrJoin(group.first_ranks(), ",") + ";";
+    return text;
+  }
+
   AskedFor of_everywhere, of_preferred;
+  std::shared_ptr<EdgeReport> edges = std::make_shared<EdgeReport>();
   std::optional<AgreedTransport> transport;
 };
 
@@ -93,6 +104,21 @@ TEST(AgreedTransport, IsThePreferredOneWhereBothRanksHaveIt) {
       EXPECT_EQ(other.sends + other.receives, 0);
     }
   }
+}
+
+TEST(AgreedTransport, ReportsEachRankOnceWithWhatItIsReachedOver) {
+  InMemoryStore store;
+  std::vector<AgreedRank> members(4);
+  for (const int32_t rank : {0, 1, 2, 3}) {
+    members[static_cast<size_t>(rank)].Make(rank < 2);
+    members[static_cast<size_t>(rank)].Connect(store, rank);
+  }
+  members[0].Talk(3);
+  EXPECT_EQ(members[0].Edges(), "slow 3;");
+  for (const int32_t rank : {1, 2, 3, 1}) members[0].Talk(rank);
+  EXPECT_EQ(members[0].Edges(), "fast 1;slow 2,3;");
+  for (const int32_t rank : {0, 3, 0}) members[2].Talk(rank);
+  EXPECT_EQ(members[2].Edges(), "slow 0,3;");
 }
 
 // Who is not connected yet is nobody's concern: groups begin as soon as their members are.

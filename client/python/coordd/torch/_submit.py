@@ -238,7 +238,7 @@ def owned_tensor(work: Work, index: int, kind: Kind) -> torch.Tensor:
 def mapped_zeros(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """A tensor of zeros in host memory that the other ranks of the node have mapped: collectives on it, and on parts of it,
     need no copy. Size and dtype as of torch.zeros(). With one rank, or where ranks cannot map each other's memory or may not
-    (COORDD_TRANSPORT=shm or ucx), it is like any other tensor; and it becomes one when a rank is lost. A child of a fork,
+    (COORDD_TRANSPORT=shm), it is like any other tensor; and it becomes one when a rank is lost. A child of a fork,
     such as a data loader, must not touch it.
 
     HorovodInternalError: not initialised, the generation has ended, or there is no memory."""
