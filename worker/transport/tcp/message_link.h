@@ -25,6 +25,10 @@ class MessageLink final : public FrameSink {
   // What the peer may have to keep of this rank's: sizes, and this much more for each message.
   static constexpr uint64_t kUnprovenBytesMax = uint64_t{4} << 20;
   static constexpr uint64_t kMessageCost = 64;
+  // Of a message of so much it is cheaper to read all at once, beside its header, and to copy it,
+  // than to read the header first and the rest to where it belongs: a call for each, and what has
+  // arrived is acknowledged twice.
+  static constexpr uint64_t kAsideBytesMax = uint64_t{64} << 10;
   // The receives, or questions, of a peer that are known here before what they are for.
   static constexpr int64_t kEarlyMax = int64_t{1} << 17;
 
@@ -59,7 +63,7 @@ class MessageLink final : public FrameSink {
 
  private:
   static bool IsSmall(uint64_t size_bytes) { return size_bytes <= kSmallBytesMax; }
-  static bool IsRoomy(uint64_t size_bytes) { return size_bytes >= (size_t{8} << 10); }
+  static bool IsRoomy(uint64_t size_bytes) { return size_bytes > kAsideBytesMax; }
   TcpOperation* TakeSmall(uint64_t tag);
   static uint64_t CostOf(uint64_t size_bytes) { return size_bytes + kMessageCost; }
   void Finish(TcpOperation& operation, absl::Status status);
@@ -92,7 +96,7 @@ class MessageLink final : public FrameSink {
   uint64_t taken_cost_ = 0, told_cost_ = 0;  // the same of the peer's, and what it was told
   uint64_t kept_cost_ = 0;
   int64_t announced_ = 0;  // receives that the peer knows of
-  int64_t roomy_ = 0;      // those for small messages that are not so small
+  int64_t roomy_ = 0;      // those for small messages of more than kAsideBytesMax
   int64_t early_ = 0;      // of the peer's receives and questions
   int64_t pending_ = 0, finished_ = 0;
 };

@@ -76,6 +76,12 @@ class TcpTransport final : public Transport {
   // Of a peer: its connection has ended, it has said what it may not, it does not answer.
   enum class Loss { kEnded, kWrong, kSilent };
 
+  // Of Progress.
+  struct Turns {
+    uint32_t all = 0;
+    uint32_t still = 0;  // the last ones, in which nothing has moved
+  };
+
   absl::Status Listen(const GroupLayout& layout, Store& store, absl::Time deadline);
   Peer& PeerOf(Rank rank);
   TcpOperation& NewOperation(Tag tag, size_t size_bytes);
@@ -83,6 +89,7 @@ class TcpTransport final : public Transport {
   void WantsFlush(Peer& peer);
   void MeetWanted();
   bool TakeNews();
+  bool IsToLook() const;
   bool Poll();
   bool FlushAll();
   bool Flush(Peer& peer);
@@ -115,7 +122,7 @@ class TcpTransport final : public Transport {
   std::vector<Peer*> to_flush_;  // with something to send
   std::vector<Peer*> flushing_;  // empty between calls, for its memory
   int32_t blocked_ = 0;          // peers whose connection has no room
-  uint32_t turns_ = 0;           // of Progress
+  Turns turns_;
   absl::Time next_watch_ = absl::InfinitePast();
   std::vector<std::byte> scratch_;  // what is read that has no place yet
   std::vector<std::byte> sealing_;  // of who encrypts: what is about to be sent

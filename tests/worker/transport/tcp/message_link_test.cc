@@ -122,6 +122,24 @@ TEST(MessageLink, SendsLargeMessagesWhenTheirReceiveIsThereAndSmallOnesAtOnce) {
   EXPECT_EQ(small_here, small);
 }
 
+// Who reads the connection then reads no more than a header that has no place yet.
+TEST(MessageLink, ExpectsMuchAsLongAsALongMessageIsToBeReceived) {
+  End a(Rank{1}), b(Rank{0});
+  Bytes shorter(MessageLink::kAsideBytesMax), longer(MessageLink::kAsideBytesMax + 1);
+  a.Receive(1, shorter);
+  EXPECT_FALSE(a.link.expects_much());
+  a.Receive(2, longer);
+  EXPECT_TRUE(a.link.expects_much());
+  const Bytes sent = Filled(longer.size(), 7);
+  b.Send(2, sent);
+  EXPECT_TRUE(a.Hear(b.Say()).ok());
+  EXPECT_EQ(longer, sent);
+  EXPECT_FALSE(a.link.expects_much());
+  Bytes large(kLarge);
+  a.Receive(3, large);
+  EXPECT_TRUE(a.link.expects_much());
+}
+
 TEST(MessageLink, AsksBeforeItSendsMoreThanThePeerKeeps) {
   Pair pair;
   constexpr int kMessages = 600;  // of 16 KiB: more than the bound
