@@ -25,15 +25,16 @@ extern "C" {
  *
  * Host memory only. One thread at a time makes calls of a comm (FAILED_PRECONDITION otherwise), and
  * they run in that order, one after the other; different comms do not wait for each other. Members
- * that call different collectives, or with different sizes, get an error, a deadline, or a wrong
- * result: nobody compares them first.
+ * that call different collectives, or with another root, operator, dtype or size, hear so, both of
+ * them (FAILED_PRECONDITION), where they share mapped memory; between nodes, and without, they get
+ * an error, a deadline, or a wrong result: nobody compares them there.
  *
  * Every call returns when its output is complete and nobody reads its input any more, or with
  * INVALID_ARGUMENT (nothing has been done, the comm can still be used), DEADLINE_EXCEEDED (who was
- * not there), FAILED_PRECONDITION (an earlier call failed, or this is the child of a fork), or the
- * end of the generation, as coordd_worker_status. After any error but the first the comm is over,
- * like the generation of a lost member: free it, and make another one, after
- * coordd_worker_await_generation where a generation follows.
+ * not there), FAILED_PRECONDITION (a member calls something else, an earlier call failed, or this
+ * is the child of a fork), or the end of the generation, as coordd_worker_status. After any error
+ * but the first the comm is over, like the generation of a lost member: free it, and make another
+ * one, after coordd_worker_await_generation where a generation follows.
  *
  * A member that leaves (coordd_worker_shutdown, coordd_worker_destroy) ends the generation, but not
  * a call in which it has done its part before: the others come to the end of it, also those that

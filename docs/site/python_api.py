@@ -42,7 +42,7 @@ class Modules:
 
     def names(self, module):
         """The public names of a module, in its order."""
-        for node in self.tree(module).body:
+        for node in ast.walk(self.tree(module)):  # some are made when they are first used, and listed for type checkers
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__":
                 return self._listed(module, node.value)
         return [node.name for node in self.tree(module).body

@@ -108,7 +108,11 @@ constexpr VariableRow kRows[] = {
     {"COORDD_RESUME_TIMEOUT", kFailure, "Time without coordd before everything fails", "seconds",
      "`300`", "workers",
      "It begins when coordd is lost, and ends when it is back: started again on what it has "
-     "stored, or another one that stood by."},
+     "stored, or another one that stood by. A coordd with `--store memory` cannot come back, and "
+     "is "
+     "not waited for: so it is with the coordd that `coordd.launch` and `coordd.torch.distributed` "
+     "start by themselves. Nor is one that ends by SIGTERM, which tells its jobs that they are "
+     "over."},
     {"COORDD_ON_FAILURE", kFailure, "What the loss of a worker does to the others",
      "`end`, `raise` or `continue`", "`end`", "workers, Python",
      "It is equal on all ranks. With `end` the job ends. With `raise` every call fails, and the "

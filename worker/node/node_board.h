@@ -11,16 +11,17 @@
 namespace coordd {
 
 // What a member says when it reaches a step. The payload belongs to the step and lies behind its
-// number, so that up to 56 bytes arrive with the number's own cache line. Fixed layout.
+// number, so that up to 48 bytes arrive with the number's own cache line. Fixed layout.
 struct alignas(64) BoardPost {
-  static constexpr int64_t kPayloadBytes = 4152;
-  static constexpr int64_t kFirstLineBytes = 56;  // of the payload, with the number
+  static constexpr int64_t kPayloadBytes = 4144;
+  static constexpr int64_t kFirstLineBytes = 48;  // of the payload, with the number
   // Where in the payload an input of so many bytes lies: what does not fit the first line begins
   // with the second one, so that no element and no vector of them is on two lines.
   static constexpr int64_t PlaceFor(int64_t size_bytes) {
     return size_bytes <= kFirstLineBytes ? 0 : kFirstLineBytes;
   }
   std::atomic<int64_t> step;
+  uint64_t call;  // of the first step of a collective: which one (node_call.h)
   std::byte payload[kPayloadBytes];
 };
 static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_free);

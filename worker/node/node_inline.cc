@@ -5,6 +5,7 @@
 #include "absl/container/inlined_vector.h"
 #include "common/protocol/tensor_spec.h"
 #include "worker/base/copy_bytes.h"
+#include "worker/node/node_call.h"
 #include "worker/numeric/reduce_kernels.h"
 
 namespace coordd {
@@ -31,6 +32,7 @@ bool NodeInlineRun::Fits(const CollectiveArgs& args, int32_t members, int64_t in
 NodeInlineRun::NodeInlineRun(const CollectiveArgs& args, NodeLane& lane)
     : args_(args),
       lane_(lane),
+      call_(CallWord(args)),
       step_(lane.step() + 1),
       is_root_(ToInt(args.root) == lane.self()),
       scale_(NodeScaleOf(args)) {}
@@ -44,11 +46,23 @@ bool NodeInlineRun::Advance() {
     moved = true;
   }
   if (phase_ == Phase::kPosted && HasInputs()) {
-    Finish();
-    phase_ = Phase::kFinished;
+    different_ = FirstDifferent();
+    if (different_ < 0) Finish();
+    phase_ = different_ < 0 ? Phase::kFinished : Phase::kDifferent;
     moved = true;
   }
   return moved;
+}
+
+// The first of those that were waited for; -1: none.
+int32_t NodeInlineRun::FirstDifferent() const {
+  for (int32_t member = 0; member < lane_.size(); ++member)
+    if (IsHeard(member) && lane_.CallOf(member, step_) != call_) return member;
+  return -1;
+}
+
+absl::Status NodeInlineRun::Difference() const {
+  return DifferentCalls(different_, lane_.CallOf(different_, step_), call_);
 }
 
 bool NodeInlineRun::WaitsFor(int32_t member) const {
@@ -64,6 +78,7 @@ void NodeInlineRun::Post() {
     const int64_t size_bytes = SizeOf(input);
     CopyBytes(lane_.Payload(step_) + BoardPost::PlaceFor(size_bytes), input.data(), size_bytes);
   }
+  lane_.SayCall(step_, call_);
   lane_.Reach(step_);
 }
 
@@ -72,6 +87,13 @@ bool NodeInlineRun::HasInputs() const {
   if (args_.kind == CollectiveKind::kReduce && !is_root_) return true;
   if (args_.kind != CollectiveKind::kBroadcast) return lane_.FirstBehind(step_) < 0;
   return is_root_ || lane_.HasReached(ToInt(args_.root), step_);
+}
+
+// Whether HasInputs waits for the member.
+bool NodeInlineRun::IsHeard(int32_t member) const {
+  if (member == lane_.self()) return false;
+  if (args_.kind == CollectiveKind::kReduce) return is_root_;
+  return args_.kind != CollectiveKind::kBroadcast || member == ToInt(args_.root);
 }
 
 // This one's own is not read from its post, which the others are reading.

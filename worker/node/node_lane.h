@@ -41,8 +41,10 @@ class NodeLane {
   // The last step of the collectives that have run.
   int64_t step() const { return step_; }
 
-  // What this member says with `step`, to be filled before Reach(step). REQUIRES: all have reached
+  // What this member says with `step`, the first of a collective: which one (node_call.h), and its
+  // payload, to be filled before Reach(step). REQUIRES: all have reached
   // step - 1.
+  void SayCall(int64_t step, uint64_t call) { own_entry_->posts[step % 2].call = call; }
   std::byte* Payload(int64_t step) { return own_entry_->posts[step % 2].payload; }
   // Says that this member has reached the step, and wakes those who sleep.
   void Reach(int64_t step) {
@@ -62,7 +64,10 @@ class NodeLane {
     }
     return -1;
   }
-  // REQUIRES: HasReached(member, step), and this member has not said step + 1.
+  // REQUIRES of both: HasReached(member, step), and this member has not said step + 1.
+  uint64_t CallOf(int32_t member, int64_t step) const {
+    return members_[static_cast<size_t>(member)].entry->posts[step % 2].call;
+  }
   const std::byte* PayloadOf(int32_t member, int64_t step) const {
     return members_[static_cast<size_t>(member)].entry->posts[step % 2].payload;
   }

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/protocol/tensor_spec.h"
 #include "worker/base/copy_bytes.h"
+#include "worker/node/node_call.h"
 
 namespace coordd {
 namespace {
@@ -107,7 +108,12 @@ void NodeCollectiveRun::Fail(absl::Status status) {
 }
 
 bool NodeCollectiveRun::Advance() {
-  if (inline_.has_value()) return status_.ok() && inline_->Advance();
+  if (inline_.has_value()) {
+    if (!status_.ok()) return false;
+    const bool went_on = inline_->Advance();
+    if (inline_->finished()) Fail(inline_->status());
+    return went_on;
+  }
   bool moved = false;
   left_bytes_ = options_.work_bytes_max;
   if (exchange_ != nullptr) {
@@ -171,7 +177,6 @@ void NodeCollectiveRun::PostPlace() {
   mode_ = exchange_ == nullptr ? StagedMode(collective_, options_.staging)
                                : ExchangedMode(collective_, options_.staging);
   NodePost post;
-  post.kind = static_cast<uint32_t>(args_.kind);
   post.sequence = args_.sequence;
   post.largest_block_bytes = LargestBlockBytes(collective_);
   if (IsShareable(args_, lane_, exchange_ != nullptr)) post.flags |= NodePost::kShareable;
@@ -203,6 +208,7 @@ void NodeCollectiveRun::PostPlace() {
     CopyBytes(payload + end, input_.data(), SizeOf(input_));
   }
   std::memcpy(payload, &post, sizeof(post));
+  lane_.SayCall(first_step_, CallWord(args_));
   posts_.assign(static_cast<size_t>(lane_.size()), NodePost());
   posts_[static_cast<size_t>(lane_.self())] = post;
   // Somebody's memory is private: it is this one's, so that all will work on pieces.
@@ -212,12 +218,15 @@ void NodeCollectiveRun::PostPlace() {
 absl::Status NodeCollectiveRun::ReadPost(int32_t member) {
   const NodePost& own = posts_[static_cast<size_t>(lane_.self())];
   NodePost& post = posts_[static_cast<size_t>(member)];
+  // What else is there is only known of a member that calls the same.
+  const uint64_t call = lane_.CallOf(member, first_step_);
+  if (call != CallWord(args_)) return DifferentCalls(member, call, CallWord(args_));
   const std::byte* const payload = lane_.PayloadOf(member, first_step_);
   std::memcpy(&post, payload, sizeof(post));
-  if (post.kind != own.kind || post.sequence != own.sequence) {
-    return absl::InternalError(absl::StrCat(
-        "member ", member, " of the group is at batch ", post.sequence, " of the lane, of kind ",
-        post.kind, ", this one at ", own.sequence, ", of kind ", own.kind));
+  if (post.sequence != own.sequence) {
+    return absl::InternalError(absl::StrCat("member ", member, " of the group is at batch ",
+                                            post.sequence, " of the lane, this one at ",
+                                            own.sequence));
   }
   if (HasSplits(args_.kind)) {
     int64_t offset = 0;

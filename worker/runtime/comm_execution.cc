@@ -154,7 +154,6 @@ std::optional<absl::Status> CommExecution::Go(absl::Duration most) {
   }
   std::optional<absl::Status> ended = Await(*run_, most);
   if (!ended.has_value()) return std::nullopt;
-  if (ended->ok() && !run_->status().ok()) ended = Named(run_->status());
   run_.reset();
   return Finish(*std::move(ended));
 }
@@ -197,7 +196,7 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
     // Looked at before: what a rank has said before it ended counts.
     const bool ended = end.ended();
     const bool moved = run.Advance();
-    if (run.finished()) return absl::OkStatus();
+    if (run.finished()) return run.status().ok() ? absl::OkStatus() : Named(run.status());
     if (ended && (end.aborts() || IsInVain(run))) return end.status();
     if (moved) {
       wait.Reset();

@@ -133,6 +133,20 @@ for step in range(1000):
         if "no fully_shard" not in text:
             self.assert_names_the_killed(text, (0,))
 
+    def test_ranks_that_call_different_things_hear_so(self):
+        calls = (("dist.all_reduce(torch.ones(8 if rank else 4))", r"allreduce \(sum\) of 8 float32", r"allreduce \(sum\) of 4 float32"),
+                 ("dist.all_reduce(torch.ones(100000 if rank else 8))", r"allreduce \(sum\) of 100000 float32", r"of 8 float32"),
+                 ("dist.all_reduce(torch.ones(8, dtype=torch.float64 if rank else torch.float32))", "8 float64", "8 float32"),
+                 ("dist.all_reduce(torch.ones(8), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)", r"\(max\)", r"\(sum\)"),
+                 ("dist.broadcast(torch.ones(8), 0) if rank else dist.all_reduce(torch.ones(8))", "broadcast of 32 bytes from member 0",
+                  r"allreduce \(sum\) of 8 float32"),
+                 ("dist.all_gather_into_tensor(torch.ones(2 * (4 if rank else 8)), torch.ones(4 if rank else 8))", "allgather of 32 bytes",
+                  "allgather of 64 bytes"))
+        for call, ones, zeros in calls:
+            text = self.ranks(2, f"dist.barrier()\n{call}\ntime.sleep(60)")
+            self.assertRegex(text, rf"rank 0 failed: .*member 1 of the group calls [^,]*{ones}[^,]*, this one [^,]*{zeros}")
+            self.assertRegex(text, rf"rank 1 failed: .*member 0 of the group calls [^,]*{zeros}[^,]*, this one [^,]*{ones}")
+
     def test_an_error_of_one_rank_is_told_to_the_others(self):
         text = self.ranks(2, """
 dist.barrier()

@@ -77,6 +77,11 @@ def check_waits_end_with_a_sentence():
     refused(RuntimeError, "nobody has set the key 'never'", lambda: own.get("never"))
     refused(RuntimeError, "wait timeout after 200ms", lambda: own.wait(["never"], datetime.timedelta(seconds=0.2)))
     own.set_timeout(datetime.timedelta(seconds=60))
+    around = dist.PrefixStore("prefix", own)  # torch's C++, which tells nobody but torch's half of our store
+    around.set_timeout(datetime.timedelta(seconds=0.2))
+    assert own.timeout == around.timeout == datetime.timedelta(seconds=0.2)
+    refused(RuntimeError, "wait timeout after 200ms", lambda: around.get("never"))
+    around.set_timeout(datetime.timedelta(seconds=60))
     if rank == 0:
         thread = threading.Timer(0.3, lambda: store().set("late", "here"))
         thread.start()

@@ -10,7 +10,7 @@ Operations are documented in coordd.torch.mpi_ops and at each function: help(hvd
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, Dict, List
 
 import torch
 
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from coordd.torch.compression import Compression
     from coordd.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
     from coordd.torch.mpi_ops import *  # noqa: F401,F403
+    from coordd.torch.mpi_ops import __all__ as _operations
     from coordd.torch.optimizer import DistributedOptimizer
     from coordd.torch.sync_batch_norm import SyncBatchNorm
+
+    __all__ = ["Compression", "DistributedOptimizer", "SyncBatchNorm", "allgather_object", "broadcast_object",
+               "broadcast_optimizer_state", "broadcast_parameters", "elastic", "finish_interrupted", "mapped_zeros", *_operations]
 
 _dynamo.leave_out("coordd")
 
@@ -37,25 +41,25 @@ _MODULES = {  # of names that mpi_ops has not
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used: each process of torch.distributed imports this package on the way to its backend,
-    which needs none of them."""
+    """The names are imported when the first of them is used, all at once, as torch.compile looks for them in the module itself: each
+    process of torch.distributed imports this package on the way to its backend, which needs none of them."""
     if name == "ddp_hook" and not torch.distributed.is_available():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: torch {torch.__version__} was built without torch.distributed")
     if importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    if name.startswith("_") and name != "__all__":
+    if not name.startswith("_") or name == "__all__":
+        names = _names()
+        globals().update(names, __all__=list(names))
+    if name not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def _names() -> Dict[str, Any]:
     operations = importlib.import_module("coordd.torch.mpi_ops")
-    if name == "__all__":
-        value: Any = [*_MODULES, "elastic", *operations.__all__]
-    elif name in _MODULES:
-        value = getattr(importlib.import_module(_MODULES[name]), name)
-    elif name in operations.__all__:
-        value = getattr(operations, name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    names = {name: getattr(importlib.import_module(module), name) for name, module in _MODULES.items()}
+    names["elastic"] = importlib.import_module("coordd.torch.elastic")
+    return {**names, **{name: getattr(operations, name) for name in operations.__all__}}
 
 
 def __dir__() -> List[str]:

@@ -79,7 +79,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def __init__(self, worker: _native.Worker, timeout: timedelta = _DEFAULT):
         super().__init__()
-        self._worker, self._limit = worker, timeout
+        self._worker = worker
+        self.set_timeout(timeout)  # kept by torch's half, which those in C++ who wrap this one (PrefixStore) set, and nobody tells here
         _alive.append(self)
         library = _library.library()
         self._set_value = library.function("coordd_store_set")
@@ -102,15 +103,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
         self._count = library.function("coordd_store_count")
         self._count.argtypes = [c_void_p, c_char_p, POINTER(c_int64), c_double]
 
-    @property
-    def timeout(self):
-        return self._limit
-
-    def set_timeout(self, timeout):
-        self._limit = timeout
-
     def clone(self):
-        return Store(self._worker, self._limit)
+        return Store(self._worker, self.timeout)
 
     # --- one value
 
@@ -118,7 +112,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return _StoreError(f"coordd: key {key!r}: {_library.library().last_error()}")
 
     def _put(self, key: str, wire: bytes, value: bytes) -> None:
-        if self._set_value(self._worker.pointer, wire, value, len(value), self._limit.total_seconds()) != 0:
+        if self._set_value(self._worker.pointer, wire, value, len(value), self.timeout.total_seconds()) != 0:
             raise self._failed(key)
 
     def set(self, key, value):
@@ -136,7 +130,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         """Puts it under the key if that has what is wanted; what it has then. None: nothing."""
         buffer, size = _buffer(), c_size_t()
         status = self._compare(self._worker.pointer, wire, wanted, len(wanted or b""), stored, len(stored), buffer, _MAX_VALUE_BYTES,
-                               byref(size), self._limit.total_seconds())
+                               byref(size), self.timeout.total_seconds())
         if status == _NOT_FOUND:
             return None
         if status != 0:
@@ -177,7 +171,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def _delete_wire(self, key: str, wire: bytes) -> bool:
         deleted = c_int32()
-        if self._delete(self._worker.pointer, wire, byref(deleted), self._limit.total_seconds()) != 0:
+        if self._delete(self._worker.pointer, wire, byref(deleted), self.timeout.total_seconds()) != 0:
             raise self._failed(key)
         return deleted.value != 0
 
@@ -200,16 +194,16 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return None if value is None else self._whole(key, value)
 
     def get(self, key):
-        value = self._get(key, self._limit.total_seconds())
+        value = self._get(key, self.timeout.total_seconds())
         if value is None:
-            raise _StoreError(f"coordd: wait timeout after {self._limit.total_seconds() * 1000:g}ms: nobody has set the key {key!r}")
+            raise _StoreError(f"coordd: wait timeout after {self.timeout.total_seconds() * 1000:g}ms: nobody has set the key {key!r}")
         return value
 
     def add(self, key, value):
         if not -2**63 <= value < 2**63:
             raise OverflowError(f"add to the key {key!r}: {value} does not fit 64 bits")
         total = c_int64()
-        if self._add_to(self._worker.pointer, _wire_key(key), value, byref(total), self._limit.total_seconds()) != 0:
+        if self._add_to(self._worker.pointer, _wire_key(key), value, byref(total), self.timeout.total_seconds()) != 0:
             raise self._failed(key)
         return total.value
 
@@ -218,7 +212,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         before = self._now(key)
         if before is not None and before.startswith(_PART):
             raise _StoreError(f"coordd: key {key!r}: its value has more than {_MAX_VALUE_BYTES} bytes, nothing can be appended to it")
-        if self._append_to(self._worker.pointer, _wire_key(key), value, len(value), None, self._limit.total_seconds()) != 0:
+        if self._append_to(self._worker.pointer, _wire_key(key), value, len(value), None, self.timeout.total_seconds()) != 0:
             raise self._failed(key)
 
     def compare_set(self, key, expected_value, desired_value):
@@ -250,18 +244,18 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def check(self, keys):
         there = c_int32()
-        if self._are_there(self._worker.pointer, _wire_keys(keys), len(keys), byref(there), self._limit.total_seconds()) != 0:
+        if self._are_there(self._worker.pointer, _wire_keys(keys), len(keys), byref(there), self.timeout.total_seconds()) != 0:
             raise self._failed(", ".join(keys))
         return there.value != 0
 
     def num_keys(self):
         count = c_int64()
-        if self._count(self._worker.pointer, _PREFIX, byref(count), self._limit.total_seconds()) != 0:
+        if self._count(self._worker.pointer, _PREFIX, byref(count), self.timeout.total_seconds()) != 0:
             raise _StoreError(f"coordd: keys cannot be counted: {_library.library().last_error()}")
         return count.value
 
     def wait(self, keys, timeout=None):
-        limit = self._limit if timeout is None else timeout
+        limit = self.timeout if timeout is None else timeout
         end = time.monotonic() + limit.total_seconds()
         for key in keys:
             if self._wait_for(key, _wire_key(key), max(0.0, end - time.monotonic())) is None:
@@ -274,7 +268,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         wires, sizes, room = _wire_keys(keys), (c_size_t * max(len(keys), 1))(), _MAX_VALUE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(room)
-            status = self._get_all(self._worker.pointer, wires, len(keys), buffer, room, sizes, self._limit.total_seconds())
+            status = self._get_all(self._worker.pointer, wires, len(keys), buffer, room, sizes, self.timeout.total_seconds())
             if status != _OUT_OF_RANGE:
                 break
             room = sum(sizes)
@@ -296,7 +290,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return True
 
     # As C++ asks for them.
-    deleteKey, getNumKeys, hasExtendedApi, setTimeout = delete_key, num_keys, has_extended_api, set_timeout
+    deleteKey, getNumKeys, hasExtendedApi = delete_key, num_keys, has_extended_api
 
 
 # --- init_method="coordd://" -----------------------------------------------------------------------------------------
