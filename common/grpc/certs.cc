@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -80,6 +82,12 @@ absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extension
   X509_gmtime_adj(X509_getm_notBefore(certificate), -kBackdateSeconds);
   X509_time_adj_ex(X509_getm_notAfter(certificate), static_cast<int>(lifetime / absl::Hours(24)),
                    absl::ToInt64Seconds(lifetime % absl::Hours(24)), nullptr);
+  // Nothing outlives the authority that it needs.
+  if (issuer != nullptr) {
+    const ASN1_TIME* const last = X509_get0_notAfter(issuer->certificate.get());
+    if (ASN1_TIME_compare(last, X509_get0_notAfter(certificate)) < 0)
+      X509_set1_notAfter(certificate, last);
+  }
   X509_set_pubkey(certificate, made.key.get());
   X509_NAME* subject = X509_get_subject_name(certificate);
   const auto* bytes = reinterpret_cast<const unsigned char*>(name.c_str());
@@ -201,6 +209,25 @@ absl::Status NothingThere(const std::string& directory, const std::vector<std::s
   return absl::OkStatus();
 }
 
+// Makes it, and what it is in, where it is not there. Whoever may write in it could put another
+// authority into it.
+absl::Status OpenDirectory(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(directory).parent_path(), error);
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(
+        absl::StrCat("directory ", directory, " cannot be made: ", std::strerror(errno)));
+  }
+  struct stat found = {};
+  if (stat(directory.c_str(), &found) != 0 || (found.st_mode & S_IWOTH) == 0)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("directory ", directory,
+                   " can be written to by everybody, expected by its owner alone: chmod "
+                   "700 ",
+                   directory));
+}
+
 absl::StatusOr<Signed> SignServer(const std::vector<std::string>& names, absl::Duration lifetime,
                                   const Signed& ca) {
   COORDD_ASSIGN_OR_RETURN(const std::string alternative_names, AlternativeNames(names));
@@ -263,10 +290,7 @@ absl::StatusOr<Signed> LoadAuthority(const std::string& directory) {
 absl::Status MakeCertificates(const std::string& directory, const CertOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
   COORDD_RETURN_IF_ERROR(AlternativeNames(options.server_names).status());
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(
-        absl::StrCat("directory ", directory, " cannot be made: ", std::strerror(errno)));
-  }
+  COORDD_RETURN_IF_ERROR(OpenDirectory(directory));
   std::vector<std::string> stems = {"ca", "server"};
   for (const Identity& client : options.clients) stems.emplace_back(Name(client.role));
   COORDD_RETURN_IF_ERROR(NothingThere(directory, stems));

@@ -93,8 +93,8 @@ absl::Status FrameGuard::TakeFrame(const FrameHead& frame, absl::Time now) {
       has_settings_ = true;
       return Spend(FrameKind::kSettings, 1 + static_cast<double>(frame.size) / kSettingsBytes, now);
     case FrameType::kPing:
-      if ((frame.flags & kAnswers) != 0 && unanswered_pings_ > 0 && --unanswered_pings_ == 0)
-        had_a_call_then_ = false;
+      if ((frame.flags & kAnswers) != 0 && pings_.unanswered > 0 && --pings_.unanswered == 0)
+        pings_ = {.answered_idle = pings_.were_idle};
       return Spend(FrameKind::kPing, 1, now);
     case FrameType::kWindowUpdate:
       return Spend(FrameKind::kWindowUpdate, 1, now);
@@ -126,7 +126,7 @@ absl::Status FrameGuard::BeginCall(uint32_t stream, absl::Time now) {
   }
   last_call_ = stream;
   open_.insert(stream);
-  had_a_call_then_ = had_a_call_then_ || unanswered_pings_ > 0;
+  pings_.met_a_call = pings_.met_a_call || pings_.unanswered > 0;
   if (open_.size() > bounds_.calls)
     return absl::ResourceExhaustedError(
         absl::StrCat("more calls at a time than the ", bounds_.calls, " that it was told"));
@@ -151,9 +151,11 @@ void FrameGuard::Said(const FrameHead& frame) {
   const bool may_end = frame.type == FrameType::kHeaders || frame.type == FrameType::kData;
   if (frame.type == FrameType::kResetStream || (may_end && (frame.flags & kEndsStream) != 0))
     EndCall(frame.stream);
+  pings_.answered_idle = false;
   if (frame.type != FrameType::kPing || (frame.flags & kAnswers) != 0) return;
-  ++unanswered_pings_;
-  had_a_call_then_ = had_a_call_then_ || !open_.empty();
+  if (pings_.unanswered == 0) pings_.were_idle = open_.empty();
+  ++pings_.unanswered;
+  pings_.met_a_call = pings_.met_a_call || !open_.empty();
 }
 
 absl::Status FrameGuard::TakeContinuation(const FrameHead& frame) {

@@ -81,9 +81,12 @@ class FrameGuard {
   // Calls that have begun and have not ended.
   size_t open_calls() const { return open_.size(); }
   // Pings of gRPC's that the client has not answered.
-  uint64_t unanswered_pings() const { return unanswered_pings_; }
+  uint64_t unanswered_pings() const { return pings_.unanswered; }
   // While it has not answered them it had a call: gRPC ends calls before it closes.
-  bool had_a_call_then() const { return had_a_call_then_; }
+  bool had_a_call_then() const { return pings_.met_a_call; }
+  // A ping that met no call was answered, and gRPC has said nothing since: it may have given up
+  // before it heard that.
+  bool answered_too_late() const { return pings_.answered_idle; }
   // The client has said that it will begin no more calls, and may be waiting for the end.
   bool said_goodbye() const { return said_goodbye_; }
 
@@ -118,8 +121,13 @@ class FrameGuard {
   size_t block_bytes_ = 0, block_frames_ = 0;
   uint64_t unended_ = 0;  // calls whose client has not said its end yet
   uint32_t last_call_ = 0;
-  uint64_t unanswered_pings_ = 0;
-  bool had_a_call_then_ = false;
+  struct Pings {
+    uint64_t unanswered = 0;
+    bool met_a_call = false;     // one of these, or a call has begun since
+    bool were_idle = false;      // there was no call when the first of these was said
+    bool answered_idle = false;  // such have been answered, and nothing was said since
+  };
+  Pings pings_;  // gRPC's
   absl::flat_hash_set<uint32_t> open_;
   OpenCalls beside_;  // those of `open_` that are not free
 };

@@ -181,6 +181,7 @@ std::string GuardedConnection::GrpcsReason() const {
   // gRPC's clients read only while they have a call: one that has none answers no ping, and makes
   // another connection with its next call. That is the end of what nobody needed.
   if (unanswered > 0 && !talk_->client.had_a_call_then()) return "";
+  if (talk_->client.answered_too_late()) return "";
   return unanswered == 0
              ? "no reason, and had its pings answered: it takes no such HTTP/2"
              : absl::StrCat("no reason, while ", unanswered,

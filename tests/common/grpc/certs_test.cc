@@ -224,6 +224,30 @@ TEST(MakeCertificates, HasAnAuthorityThatOutlivesWhatItSigns) {
   EXPECT_EQ(days_of(ten_years, year), (std::vector<int>{3650, 3650, 3650}));
 }
 
+TEST(MakeCertificates, SignsNothingThatOutlivesTheAuthority) {
+  const TempDirectory directory;
+  ASSERT_TRUE(
+      MakeCertificates(directory.path(), {.server_names = {}, .lifetime = absl::Hours(36)}).ok());
+  ASSERT_TRUE(AddCertificate(directory.path(), "late", {Role::kViewer, "eve"},
+                             {.lifetime = absl::Hours(24 * 365)})
+                  .ok());
+  EXPECT_EQ(ASN1_TIME_compare(X509_get0_notAfter(Load(directory / "late.crt").get()),
+                              X509_get0_notAfter(Load(directory / "ca.crt").get())),
+            0);
+}
+
+TEST(MakeCertificates, MakesTheDirectoryAndRefusesOneThatIsEverybodys) {
+  const TempDirectory parent;
+  EXPECT_TRUE(MakeCertificates(parent / "etc/coordd/tls", {}).ok());
+  const std::string open = parent / "open";
+  ASSERT_EQ(mkdir(open.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(open.c_str(), 0777), 0);
+  const absl::Status status = MakeCertificates(open, {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("can be written to by everybody"));
+  EXPECT_TRUE(std::filesystem::is_empty(open));
+}
+
 TEST(MakeCertificates, KeepsKeysFromOthers) {
   const TempDirectory parent;
   const std::string directory = parent / "certs";

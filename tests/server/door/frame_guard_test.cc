@@ -295,6 +295,21 @@ TEST_F(FrameGuardTest, KnowsWhetherAPingWithoutAnAnswerMetACall) {
   EXPECT_TRUE(guard_.had_a_call_then());
 }
 
+TEST_F(FrameGuardTest, KnowsAnAnswerThatGrpcMayNotHaveHeard) {
+  const FrameHead ping = {.size = 8, .type = FrameType::kPing};
+  const std::string pong = Frame(kPing, kAck, 0, 8);
+  guard_.Said(ping);  // while there is no call, for which clients of gRPC's do not read
+  EXPECT_FALSE(guard_.answered_too_late());
+  EXPECT_THAT(Take(Call(1) + pong), IsOk());
+  EXPECT_TRUE(guard_.answered_too_late());
+  guard_.Said(EndOf(1));  // it has heard
+  EXPECT_FALSE(guard_.answered_too_late());
+  EXPECT_THAT(Take(Call(3)), IsOk());
+  guard_.Said(ping);
+  EXPECT_THAT(Take(pong), IsOk());
+  EXPECT_FALSE(guard_.answered_too_late());
+}
+
 TEST_F(FrameGuardTest, EndsSoonWhateverIsSaid) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
