@@ -2,7 +2,7 @@
 
     pip install ./client/python     takes library and programs of build/, which work on machines like this one
     tools/build-wheel               gives COORDD_WHEEL_FOLDER: a folder whose lib/ and bin/ go into the package as they are, and
-                                    COORDD_WHEEL_PLATFORM, where it works: manylinux_2_35_x86_64
+                                    COORDD_WHEEL_PLATFORM, where it works: manylinux_2_27_x86_64
 
 Without either, the package is installed alone and looks for the library when it runs (coordd/_library.py).
 """

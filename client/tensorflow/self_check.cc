@@ -1,10 +1,12 @@
 #include "client/tensorflow/self_check.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
-#include <chrono>
-#include <condition_variable>
+#include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -15,11 +17,34 @@
 namespace coordd::tensorflow {
 namespace {
 
+// pthread's own condition: the standard one's waits by the monotonic clock need glibc 2.30.
 struct Kept {
+  Kept() {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+  }
+
   std::mutex mutex;
-  std::condition_variable changed;
+  pthread_cond_t changed;
   std::optional<DoneCallback> done;  // guarded by mutex
 };
+
+// The time of the monotonic clock `seconds` from now.
+timespec After(double seconds) {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const double whole = std::floor(seconds);
+  time.tv_sec += static_cast<time_t>(whole);
+  time.tv_nsec += static_cast<long>((seconds - whole) * 1e9);
+  if (time.tv_nsec >= 1'000'000'000) {
+    time.tv_nsec -= 1'000'000'000;
+    ++time.tv_sec;
+  }
+  return time;
+}
 
 Kept& TheKept() {
   static Kept kept;
@@ -65,16 +90,19 @@ void StartSelfCheck(TfContext* context, TfDone* done) {
   Kept& kept = TheKept();
   const std::lock_guard<std::mutex> lock(kept.mutex);
   kept.done.emplace(done);
-  kept.changed.notify_all();
+  pthread_cond_broadcast(&kept.changed);
 }
 
 bool FinishSelfCheck(double timeout_seconds) {
   Kept& kept = TheKept();
   std::unique_lock<std::mutex> lock(kept.mutex);
-  const auto is_there = [&kept] { return kept.done.has_value(); };
-  if (!kept.changed.wait_for(lock, std::chrono::duration<double>(timeout_seconds), is_there)) {
-    return false;
+  const timespec until = After(timeout_seconds);
+  while (!kept.done.has_value()) {
+    if (pthread_cond_timedwait(&kept.changed, kept.mutex.native_handle(), &until) == ETIMEDOUT) {
+      break;
+    }
   }
+  if (!kept.done.has_value()) return false;
   DoneCallback done = std::move(*kept.done);
   kept.done.reset();
   lock.unlock();

@@ -1,27 +1,32 @@
 #include "common/base/mutex.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cerrno>
+#include <ctime>
 
 namespace coordd {
 
-void CondVar::Wait(Mutex* mu) {
-  std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-  cv_.wait(lock);
-  lock.release();
+CondVar::CondVar() {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&cv_, &attributes);
+  pthread_condattr_destroy(&attributes);
 }
+
+void CondVar::Wait(Mutex* mu) { pthread_cond_wait(&cv_, mu->mu_.native_handle()); }
 
 bool CondVar::WaitFor(Mutex* mu, absl::Duration timeout) {
   if (timeout == absl::InfiniteDuration()) {
     Wait(mu);
     return true;
   }
-  std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-  const auto bounded = std::min(timeout, absl::Hours(24 * 365));  // chrono overflows beyond
-  const std::cv_status status =
-      cv_.wait_until(lock, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(bounded));
-  lock.release();
-  return status == std::cv_status::no_timeout;
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  // A year at most: the seconds of a time would overflow beyond.
+  const absl::Duration bounded = std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24 * 365));
+  const timespec until = absl::ToTimespec(absl::DurationFromTimespec(now) + bounded);
+  return pthread_cond_timedwait(&cv_, mu->mu_.native_handle(), &until) != ETIMEDOUT;
 }
 
 }  // namespace coordd

@@ -2,7 +2,8 @@
 // the thread sanitizer does not see into the packaged absl::Mutex, which is not instrumented.
 #pragma once
 
-#include <condition_variable>
+#include <pthread.h>
+
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
@@ -38,18 +39,24 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 };
 
 // Waits on a Mutex that the caller holds. Wakes spuriously, as all do: callers loop on their
-// condition.
+// condition. It is pthread's own, told to count by the monotonic clock when it is made: the
+// standard one says so with each wait, by a function that a glibc before 2.30 has not (RHEL 8).
 class CondVar {
  public:
+  CondVar();
+  ~CondVar() { pthread_cond_destroy(&cv_); }
+  CondVar(const CondVar&) = delete;
+  CondVar& operator=(const CondVar&) = delete;
+
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Returns false once `timeout` has passed on the monotonic clock. InfiniteDuration waits for
   // ever.
   bool WaitFor(Mutex* mu, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void NotifyOne() { cv_.notify_one(); }
-  void NotifyAll() { cv_.notify_all(); }
+  void NotifyOne() { pthread_cond_signal(&cv_); }
+  void NotifyAll() { pthread_cond_broadcast(&cv_); }
 
  private:
-  std::condition_variable cv_;
+  pthread_cond_t cv_;
 };
 
 }  // namespace coordd

@@ -1,7 +1,6 @@
 """The alert rules and the dashboard that we ship, and the queries in docs/METRICS.md: a worker that is killed and one that stalls wake
 somebody, and every query is one that Prometheus executes on what coordd and its workers tell."""
 
-import json
 import os
 import re
 import signal
@@ -10,25 +9,15 @@ import unittest
 
 from tests.support import processes
 from tests.support.processes import wait_for
-from tests.support.prometheus import FOLDER, IS_HERE, RULES, Prometheus
+from tests.support.prometheus import FOLDER, IS_HERE, RULES, Prometheus, may_be_empty, queries_of_dashboard, text_of
 
 DOCS = os.path.join(processes.ROOT, "docs")
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "coordd_alerts_test.yml")
 STEPS = 3
 
 
-def text_of(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
 def names_of_alerts(text):
     return re.findall(r"- alert: (\w+)", text)
-
-
-def queries_of_dashboard():
-    dashboard = json.loads(text_of(os.path.join(FOLDER, "coordd-dashboard.json")))
-    return [target["expr"].replace("$job_name", ".*") for panel in dashboard["panels"] for target in panel.get("targets", [])]
 
 
 def queries_of_document():
@@ -36,11 +25,6 @@ def queries_of_document():
     table = text_of(os.path.join(DOCS, "METRICS.md")).partition("## Questions and the queries")[2]
     rows = [row for row in table.splitlines() if row.startswith("| ") and not row.startswith("| question")]
     return [query for row in rows for query in re.findall(r"`([^`]+)`", row[2:].partition(" | ")[2])]
-
-
-def may_be_empty(query):
-    """What compares, and what only a GPU, a certificate or an alert has."""
-    return " > 0" in query or "gpu_utilization" in query or "certificate_end" in query or query.startswith("ALERTS")
 
 
 class FilesTest(unittest.TestCase):

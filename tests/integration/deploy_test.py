@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -15,9 +14,9 @@ import unittest
 
 from tests.support import processes
 from tests.support.processes import Process, clean_environment, program, wait_for
+from tests.support.service import UNIT, Service
 
 DEPLOY = os.path.join(processes.ROOT, "deploy")
-UNIT = os.path.join(DEPLOY, "systemd", "coordd.service")
 CONTAINERFILE = os.path.join(DEPLOY, "container", "Containerfile")
 APPTAINER = os.path.join(DEPLOY, "container", "coordd.def")
 
@@ -82,28 +81,16 @@ class ServiceTest(processes.TestCase):
         self.assertGreater(limits[0], 3 * 2 * 131_072)
 
     def test_its_command_says_when_it_is_ready_and_when_it_stops(self):
-        tls, state = self.path("tls"), self.path("state")
-        status, text = self.run_command(program("coordctl"), "certs", tls, "--name", "127.0.0.1")
-        self.assertEqual(status, 0, text)
-        os.mkdir(state, 0o700)
-        grpc_port, http_port = free_ports(2)
-        line = next(line for line in lines_of(UNIT) if line.startswith("ExecStart=")).partition("=")[2]
-        line = line.replace("/usr/bin/coordd", program("coordd")).replace("29650", str(grpc_port)).replace("29651", str(http_port))
-        variables = {"CREDENTIALS_DIRECTORY": tls, "COORDD_OPTIONS": "--log-level info", "STATE_DIRECTORY": state}
-        command = shlex.split(re.sub(r"\$\{?(\w+)\}?", lambda name: variables[name.group(1)], line))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.bind(self.path("notify"))
-            manager.settimeout(processes.PATIENCE_S)
-            service = self.start(Process(command, clean_environment(NOTIFY_SOCKET=self.path("notify"), STATE_DIRECTORY=state,
-                                                                    XDG_RUNTIME_DIR=self.folder)))
-            self.assertEqual(manager.recv(4096).decode().splitlines()[0], "READY=1")
-            # What it says holds: it takes a worker, whose certificate is of the same folder.
-            self.run_ok(program("coordctl"), "status", "--coordinator", f"127.0.0.1:{grpc_port}", "--tls-ca", f"{tls}/ca.crt",
-                        "--tls-cert", f"{tls}/operator.crt", "--tls-key", f"{tls}/operator.key")
-            service.child.terminate()
-            self.assertEqual(manager.recv(4096).decode(), "STOPPING=1")
-        self.assertEqual(service.wait(), 0)
-        self.assertTrue(glob.glob(state + "/**/*.sqlite*", recursive=True) or os.listdir(state), "its state is where systemd wants it")
+        tls = self.path("tls")
+        self.run_ok(program("coordctl"), "certs", tls, "--name", "127.0.0.1")
+        service = self.start(Service(tls, self.folder, program("coordd"), options="--log-level info")).await_ready()
+        # What it says holds: it takes a worker, whose certificate is of the same folder.
+        self.run_ok(program("coordctl"), "status", "--coordinator", service.listen, "--tls-ca", f"{tls}/ca.crt",
+                    "--tls-cert", f"{tls}/operator.crt", "--tls-key", f"{tls}/operator.key")
+        self.assertEqual(service.stop(), 0)
+        self.assertEqual(service.says(), "STOPPING=1")
+        self.assertTrue(glob.glob(service.state + "/**/*.sqlite*", recursive=True) or os.listdir(service.state),
+                        "its state is where systemd wants it")
 
     @unittest.skipUnless(os.getuid() == 0, "mount namespaces need root here")
     def test_roots_coordctl_finds_it(self):

@@ -18,22 +18,39 @@ RULES = os.path.join(FOLDER, "coordd-alerts.yml")
 IS_HERE = shutil.which("prometheus") is not None
 
 
+def text_of(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def queries_of_dashboard(folder=FOLDER):
+    """Of all jobs."""
+    dashboard = json.loads(text_of(os.path.join(folder, "coordd-dashboard.json")))
+    return [target["expr"].replace("$job_name", ".*") for panel in dashboard["panels"] for target in panel.get("targets", [])]
+
+
+def may_be_empty(query):
+    """What compares, and what only a GPU, a certificate or an alert has."""
+    return " > 0" in query or "gpu_utilization" in query or "certificate_end" in query or query.startswith("ALERTS")
+
+
 class Prometheus(Process):
     """Of one coordd. It scrapes every second, unless `as_shipped`. `folder`: where its files go. `hold`: for how long an expression
-    is true before its alert fires; None: as the rules say."""
+    is true before its alert fires; None: as the rules say. `shipped`: where the two files are. `alertmanager`: where it listens; alerts
+    are sent nowhere without."""
 
-    def __init__(self, coordd, folder, hold=None, as_shipped=False):
-        with open(CONFIG, encoding="utf-8") as shipped:
-            text = shipped.read()
-        for theirs in ("127.0.0.1:29651", "scrape_interval: 15s", "coordd-alerts.yml"):
-            assert theirs in text, f"{CONFIG} has no {theirs}"
+    def __init__(self, coordd, folder, hold=None, as_shipped=False, shipped=FOLDER, alertmanager=None):
+        text = text_of(os.path.join(shipped, "prometheus.yml"))
+        for theirs in ("127.0.0.1:29651", "scrape_interval: 15s", "coordd-alerts.yml", "127.0.0.1:9093"):
+            assert theirs in text, f"prometheus.yml of {shipped} has no {theirs}"
         text = text.replace("127.0.0.1:29651", coordd.http)
+        # Port 9093 of this machine may be another test's, or anybody's.
+        text = text.replace('"127.0.0.1:9093"', f'"{alertmanager}"' if alertmanager else "")
         if not as_shipped:
             text = re.sub(r"\b(5|15)s\b", "1s", text)
         with open(os.path.join(folder, "prometheus.yml"), "w", encoding="utf-8") as out:
             out.write(text)
-        with open(RULES, encoding="utf-8") as shipped:
-            rules = shipped.read()
+        rules = text_of(os.path.join(shipped, "coordd-alerts.yml"))
         with open(os.path.join(folder, "coordd-alerts.yml"), "w", encoding="utf-8") as out:
             out.write(rules if hold is None else re.sub(r"for: \w+", f"for: {hold}", rules))
         # Not one of those that other tests are given for port 0.
