@@ -87,7 +87,7 @@ void AddFlags(CLI::App& app, RelayFlags& flags) {
       ->envname("COORDD_TLS_CERT");
   app.add_option("--tls-key", flags.tls.key, "Its private key")->envname("COORDD_TLS_KEY");
   app.add_option("--ready-fd", flags.ready_fd, "Writes a line to it once it listens")
-      ->check(ZeroOrMore());
+      ->check(OpenDescriptor());
   app.add_flag("--die-with-parent", flags.dies_with_parent, "For launchers")->group("");
 }
 

@@ -1,6 +1,8 @@
 // How our programs answer arguments that they cannot take.
 #pragma once
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <limits>
 #include <sstream>
@@ -48,6 +50,20 @@ CLI::Validator NumberFrom(Number least, Number most, const std::string& of = "")
         return good ? std::string() : "'" + text + "', expected " + expected;
       },
       between.str());
+}
+
+// The number of a descriptor that whoever has started this program has opened for it. Where there
+// is none, the program's own first file would be called so, and closed.
+inline CLI::Validator OpenDescriptor() {
+  return CLI::Validator(
+      [](std::string& text) {
+        int descriptor = -1;
+        const bool good = CLI::detail::lexical_cast(text, descriptor) && descriptor > 2 &&
+                          fcntl(descriptor, F_GETFD) >= 0;
+        return good ? std::string()
+                    : "'" + text + "', expected a descriptor that is open, from 3 on";
+      },
+      "");
 }
 
 // The flags, or the commands, that may stand where CLI11 has found something else.

@@ -45,13 +45,17 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
 absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side) {
   if (!files.enabled()) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(files.Validate());
-  const TlsOwned<BIO> in(BIO_new_file(files.cert.c_str(), "r"));
-  const TlsOwned<X509> own(in == nullptr ? nullptr
-                                         : PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+  COORDD_ASSIGN_OR_RETURN(const TlsPems pems, ReadTls(files));
+  return CheckOwnPem(pems.cert, files.cert, side);
+}
+
+absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side) {
+  const TlsOwned<BIO> in(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const TlsOwned<X509> own(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
   const std::string wrong = own == nullptr ? " cannot be read" : WhatIsWrong(own.get(), side);
   ERR_clear_error();
   if (wrong.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", files.cert, wrong));
+  return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", file, wrong));
 }
 
 }  // namespace coordd

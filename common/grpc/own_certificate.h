@@ -1,6 +1,8 @@
 // Whether the other side can take what this side presents. (io)
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "common/grpc/tls.h"
 
@@ -13,5 +15,7 @@ enum class TlsSide { kServer, kClient };
 // clients may have authorities of their own, and `files.ca` is the other side's. INVALID_ARGUMENT:
 // one sentence that names the file.
 absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side);
+// The same of what is in `file`, without Validate.
+absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side);
 
 }  // namespace coordd

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/own_certificate.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -72,6 +73,26 @@ bool TrustAll(SSL_CTX* context, const std::string& pem) {
     ++authorities;
   }
   return authorities > 0;
+}
+
+// What of a file of authorities would count for nobody, or end the reading before its end.
+absl::Status CheckAuthorities(const std::string& pem, const std::string& file) {
+  const TlsOwned<BIO> bio = Reading(pem);
+  ERR_clear_error();
+  int number = 0;
+  while (const TlsOwned<X509> next = NextCertificate(bio.get())) {
+    ++number;
+    if (X509_check_ca(next.get()) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("TLS authority file ", file, ": certificate ", number,
+                       " is no authority's, expected ca.crt of `coordctl certs`, or several"));
+    }
+  }
+  const bool is_at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (is_at_end) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("TLS authority file ", file, ": certificate ", number + 1, " cannot be read"));
 }
 
 constexpr char kHttp2[] = "h2", kHttp1[] = "http/1.1";
@@ -158,6 +179,8 @@ absl::StatusOr<bool> ServerCertificates::Reload() {
   MutexLock lock(&mu_);
   stamps_ = std::move(stamps);
   if (pems == pems_) return false;
+  COORDD_RETURN_IF_ERROR(CheckOwnPem(pems.cert, files_.cert, TlsSide::kServer));
+  COORDD_RETURN_IF_ERROR(CheckAuthorities(pems.ca, files_.ca));
   std::shared_ptr<SSL_CTX> context = ContextOf(pems, kHttp2);
   std::shared_ptr<SSL_CTX> http_context = ContextOf(pems, kHttp1);
   if (context == nullptr || http_context == nullptr)

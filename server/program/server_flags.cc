@@ -116,7 +116,7 @@ void AddLauncherOptions(CLI::App& app, ServerFlags& flags) {
   app.add_option("--ready-fd", flags.ready_fd,
                  "Write {\"listen\", \"http\", \"pid\"} to this descriptor when ready")
       ->type_name("FD")
-      ->check(NumberFrom(3, 1 << 20))
+      ->check(OpenDescriptor())
       ->group(group);
   app.add_option("--exit-with", flags.end.owner,
                  "End when this process has ended (or sends SIGUSR2) and the workers have left, "

@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -130,6 +131,32 @@ TEST_F(ServerCertificatesTest, StayWhereTheNewOnesDoNotFit) {
   Use(second_);
   EXPECT_TRUE(certificates_->Reload().value_or(false));
   EXPECT_TRUE(Connects(second_));
+}
+
+TEST_F(ServerCertificatesTest, AreNotReplacedByWhatNobodyWouldTake) {
+  const std::filesystem::path used = used_ / "tls", first = first_ / "tls",
+                              second = second_ / "tls";
+  const auto refused = [this](const std::string& why) {
+    const auto changed = certificates_->Reload();
+    EXPECT_THAT(changed.status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr(why)));
+    EXPECT_TRUE(Connects(first_)) << why;
+  };
+  for (const char* ending : {".crt", ".key"})
+    std::filesystem::copy_file(first / (std::string("worker") + ending),
+                               used / (std::string("server") + ending), kCopy);
+  refused("is not for servers");
+  Use(first_);
+  std::filesystem::copy_file(first / "operator.crt", used / "ca.crt", kCopy);
+  refused("certificate 1 is no authority's");
+  std::ofstream(used / "ca.crt") << std::ifstream(first / "ca.crt").rdbuf()
+                                 << "-----BEGIN CERTIFICATE-----\nnonsense\n"
+                                 << "-----END CERTIFICATE-----\n"
+                                 << std::ifstream(second / "ca.crt").rdbuf();
+  refused("certificate 2 cannot be read");
+  std::ofstream(used / "ca.crt") << std::ifstream(first / "ca.crt").rdbuf()
+                                 << std::ifstream(second / "ca.crt").rdbuf();
+  EXPECT_TRUE(certificates_->Reload().value_or(false));
 }
 
 TEST_F(ServerCertificatesTest, AreNotChangedByFilesThatAreGone) {

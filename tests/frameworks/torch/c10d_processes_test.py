@@ -133,6 +133,16 @@ for step in range(1000):
         if "no fully_shard" not in text:
             self.assert_names_the_killed(text, (0,))
 
+    def test_a_rank_killed_before_new_group_is_an_error_of_the_others(self):
+        text = self.ranks(3, """
+dist.all_reduce(torch.ones(1))
+if rank == 1:
+    time.sleep(1)  # the others wait for it by then, or come when it is lost already
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.new_group([0, 1, 2])
+""")
+        self.assert_names_the_killed(text, (0, 2))
+
     def test_ranks_that_call_different_things_hear_so(self):
         calls = (("dist.all_reduce(torch.ones(8 if rank else 4))", r"allreduce \(sum\) of 8 float32", r"allreduce \(sum\) of 4 float32"),
                  ("dist.all_reduce(torch.ones(100000 if rank else 8))", r"allreduce \(sum\) of 100000 float32", r"of 8 float32"),

@@ -1,10 +1,12 @@
 #include "server/program/server_flags.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/owned_fd.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 
@@ -34,9 +36,11 @@ TEST(ServerFlags, HaveTheDefaultsThatTheDocumentsName) {
 }
 
 TEST(ServerFlags, AreTaken) {
+  const OwnedFd ready(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  const std::string number = absl::StrCat(ready.get());
   const auto flags = Parse({"--listen", "[::1]:0", "--http", "off", "--stall-abort", "1.5h",
                             "--lease=30", "--min-workers", "4", "--log-level", "debug",
-                            "--ready-fd", "5", "--connection-file", "here.json"});
+                            "--ready-fd", number.c_str(), "--connection-file", "here.json"});
   ASSERT_THAT(flags, IsOk());
   EXPECT_EQ(flags->server.listen, (HostPort{"::1", 0}));
   EXPECT_FALSE(flags->server.http.has_value());
@@ -44,7 +48,7 @@ TEST(ServerFlags, AreTaken) {
   EXPECT_EQ(flags->server.decisions.lease, absl::Seconds(30));
   EXPECT_EQ(flags->server.decisions.min_workers, 4);
   EXPECT_EQ(flags->log_level, LogLevel::kDebug);
-  EXPECT_EQ(flags->ready_fd, 5);
+  EXPECT_EQ(flags->ready_fd, ready.get());
   EXPECT_EQ(flags->server.connection_file, "here.json");
 }
 
@@ -96,6 +100,7 @@ TEST(ServerFlags, SayWhatIsWrong) {
       {{"--min-workers", "-1"}, "min_workers"},
       {{"--log-level", "loud"}, "loud"},
       {{"--ready-fd", "1"}, "--ready-fd"},
+      {{"--ready-fd", "99999"}, "'99999', expected a descriptor that is open"},
       {{"--listen", "0.0.0.0:0"}, "--insecure"},
       {{"--tls-cert", "a"}, "--tls-key"},
       {{"--nonsense"}, "nonsense"},

@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     process of torch.distributed imports this package on the way to its backend, which needs none of them."""
     if name == "ddp_hook" and not torch.distributed.is_available():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: torch {torch.__version__} was built without torch.distributed")
-    if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+    if name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
     if not name.startswith("_") or name == "__all__":
         names = _names()

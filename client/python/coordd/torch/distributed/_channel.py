@@ -10,6 +10,7 @@ in the order of its members is put into torch's.
 
 import ctypes
 import os
+import re
 import threading
 from ctypes import c_int32, c_int64, c_size_t
 from typing import Any, List, NamedTuple, Optional, Sequence
@@ -23,6 +24,7 @@ from coordd.torch.distributed._comm import Comm
 from coordd.torch.distributed._errors import as_backend_error, backend_error
 
 _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
+_LOST = re.compile(r"\brank (\d+) \(host [^)]*\) (?:was lost|failed)")  # coordd's words of it
 _NO_SET = ("ABORTED", "UNAVAILABLE", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED")  # what ends all members' attempts to be a set of a job
 
 
@@ -81,12 +83,18 @@ class Channel:
             self.set = inside.job.add_set(inside.label, inside.ranks, self.timeout_s)
             comm = Comm(self.job.worker, self.set, self.timeout_s)
         except CoorddError as error:
-            if error.code not in _NO_SET:
+            if error.code not in _NO_SET or self._has_lost(error, inside.ranks):
                 raise
             return None
         by_rank = sorted(range(self.size), key=lambda one: inside.ranks[one])
         self.order = None if by_rank == list(range(self.size)) else by_rank
         return comm
+
+    @staticmethod
+    def _has_lost(error: CoorddError, ranks: Sequence[int]) -> bool:
+        """Whether the job ended with the loss of one of these: nobody need wait for that one in another job."""
+        lost = _LOST.search(str(error))
+        return lost is not None and int(lost[1]) in ranks
 
     @property
     def worker(self) -> _native.Worker:

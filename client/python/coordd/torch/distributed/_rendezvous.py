@@ -11,7 +11,7 @@ torch 2.8 and later find this by the entry point "torchrun.handlers"; before, `p
 import inspect
 import os
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import api
@@ -33,6 +33,7 @@ class Rendezvous(api.RendezvousHandler):
         self._join_s = float(params.config.get("join_timeout") or _JOIN_S)
         self._worker: Optional[_native.Worker] = None
         self._closed = False
+        self._asked: "Optional[Tuple[_native.Worker, Store]]" = None
 
     def get_backend(self) -> str:
         return "coordd"
@@ -89,7 +90,9 @@ class Rendezvous(api.RendezvousHandler):
     def _said(self, what: str, number: int = 0) -> bool:
         """False also while coordd is away."""
         try:
-            return self._worker is not None and Store(self._worker, _ASK).add(self._key(what), number) > 0
+            if self._worker is not None and (self._asked is None or self._asked[0] is not self._worker):
+                self._asked = (self._worker, Store(self._worker, _ASK))  # one for all questions: torch lets none be freed
+            return self._asked is not None and self._worker is not None and self._asked[1].add(self._key(what), number) > 0
         except RuntimeError:
             return False
 

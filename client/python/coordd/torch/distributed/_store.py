@@ -209,6 +209,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def append(self, key, value):
         value = _bytes(value)
+        if value.startswith(_PART):
+            raise ValueError(f"append to the key {key!r}: found bytes that begin as coordd's own {_PART!r}, which only set() can store")
         before = self._now(key)
         if before is not None and before.startswith(_PART):
             raise _StoreError(f"coordd: key {key!r}: its value has more than {_MAX_VALUE_BYTES} bytes, nothing can be appended to it")
