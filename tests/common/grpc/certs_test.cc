@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -286,6 +287,7 @@ TEST(MakeCertificates, RefusesNamesThatCouldSayMore) {
 
 TEST(MakeCertificates, SaysWhichDirectoryItCannotMake) {
   const TempDirectory directory;
+  std::ofstream(directory / "a") << "a file";
   const absl::Status status = MakeCertificates(directory / "a/b", {});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr(directory / "a/b"));
