@@ -143,6 +143,31 @@ dist.new_group([0, 1, 2])
 """)
         self.assert_names_the_killed(text, (0, 2))
 
+    def test_what_was_called_last_is_done_before_a_rank_ends(self):
+        text = self.ranks(2, """
+tensor = torch.ones(8)[::2]  # which takes a copy before and behind: the group's thread executes it
+if rank == 0:
+    time.sleep(0.5)
+work = dist.all_reduce(tensor, async_op=True)
+if rank == 0:
+    work.wait()
+    assert tensor.tolist() == [2.0] * 4, tensor
+""")
+        for rank in range(2):
+            self.assertIn(f"rank {rank} ended: 0", text, text)
+
+    def test_groups_are_destroyed_right_behind_their_calls(self):
+        text = self.ranks(3, """
+for turn in range(150):
+    members = [[0, 1, 2], [0, 1], [1, 2], [0, 2], [0], [2, 1, 0]][turn % 6]
+    group = dist.new_group(members)
+    if rank in members:
+        dist.all_reduce(torch.ones(8)[::2], group=group, async_op=True)
+        dist.destroy_process_group(group)
+""")
+        for rank in range(3):
+            self.assertIn(f"rank {rank} ended: 0", text, text)
+
     def test_ranks_that_call_different_things_hear_so(self):
         calls = (("dist.all_reduce(torch.ones(8 if rank else 4))", r"allreduce \(sum\) of 8 float32", r"allreduce \(sum\) of 4 float32"),
                  ("dist.all_reduce(torch.ones(100000 if rank else 8))", r"allreduce \(sum\) of 100000 float32", r"of 8 float32"),

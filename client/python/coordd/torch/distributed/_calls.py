@@ -74,6 +74,7 @@ class Calls:
         self._channel = channel
         self._rank_, self._size_ = channel.rank, channel.size
         self._lane = Lane()
+        channel.calls_end = self._lane.finish
         self._gpu_calls: "Optional[GpuCalls]" = None
         self._first_gpu_call = threading.Lock()
         self._done = Done()

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 from ctypes import c_int32, c_int64, c_size_t
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -55,6 +55,8 @@ class Channel:
         self.allreduce = self.comm.allreduce  # (kept, address, count, dtype, op)
         self.job.enter()
         _channels.append(self)
+
+    calls_end: Callable[[float], bool] = staticmethod(lambda seconds: True)  # those that are executed in Python: Lane.finish
 
     # By coordd's number of a member its rank in torch; None: they are the same.
     order: Optional[List[int]] = None
@@ -237,7 +239,10 @@ class Channel:
             if self._over or self._pid != os.getpid():
                 return
             self._over = True
-        if unused and self.comm.finish(_job.GOODBYE_S if others_first else 0):
+        seconds = _job.GOODBYE_S if others_first else 0
+        if exits:
+            unused = self.calls_end(seconds)  # nobody has waited for what is executed in Python
+        if unused and self.comm.finish(seconds):
             self.comm.free()
         else:
             self.comm.abandon()

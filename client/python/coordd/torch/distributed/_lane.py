@@ -6,12 +6,16 @@ Whoever waits for a call executes what is before it and the call itself; a threa
 
 import collections
 import threading
+import time
 from datetime import timedelta
 from typing import Any, Callable, Deque, Optional
 
 import torch
 
 from coordd.torch.distributed._works import Work
+
+
+_LOOK_S = 0.001
 
 
 class Call(Work):
@@ -88,9 +92,22 @@ class Lane:
             self._execute_next()()
 
     def drain(self) -> None:
-        """Executes what is left."""
+        """Executes what is left, behind what somebody is executing."""
         while self._queue:
             self._execute_next()()
+        with self.lock:  # whoever has taken the last one holds it until that is through
+            pass
+
+    def finish(self, seconds: float) -> bool:
+        """Waits for what is left, which its thread executes; whether all of it is through in time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._queue:
+                time.sleep(_LOOK_S)
+            elif self.lock.acquire(timeout=max(0.0, end - time.monotonic())):
+                self.lock.release()
+                return True
+        return False
 
     def _execute_next(self) -> Callable[[], None]:
         """If there is one; others execute what is before. Returns what runs its callbacks."""

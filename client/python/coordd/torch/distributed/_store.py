@@ -148,16 +148,27 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return _PART + f"{name} {count}".encode()
 
     def _whole(self, key: str, value: bytes) -> bytes:
-        """The value of what stands under the key."""
-        if not value.startswith(_PART):
-            return value
-        parts = []
-        for wire in _parts_of(value):
-            part = self._wait_for(key, wire, _PART_WAIT_S)
-            if part is None:
+        """The value of what stands under the key; of what has come since, if its parts have been deleted for that."""
+        end = time.monotonic() + _PART_WAIT_S
+        while value.startswith(_PART):
+            parts = self._parts(key, value)
+            if parts is not None:
+                return b"".join(parts)
+            now = self._now(key)
+            if now is None or (now == value and time.monotonic() > end):
                 raise _StoreError(f"coordd: key {key!r}: its value was deleted while it was read")
+            value = now
+        return value
+
+    def _parts(self, key: str, value: bytes) -> Optional[List[bytes]]:
+        """None: one of them is not there."""
+        parts: List[bytes] = []
+        for wire in _parts_of(value):
+            part = self._wait_for(key, wire, _SLICE_S)
+            if part is None:
+                return None
             parts.append(part)
-        return b"".join(parts)
+        return parts
 
     def _forget_parts(self, key: str, value: bytes) -> None:
         """Deletes the parts of what stands nowhere any more."""
