@@ -199,6 +199,23 @@ def check_receives_from_any_source():
         dist.barrier()  # the next turn's messages may overtake
 
 
+def check_several_receives_from_any_source():
+    """Of one sender, all of them begun before the first message has come."""
+    rank, size = ranks()
+    if size == 1:
+        return
+    if rank == 0:
+        received = [torch.empty(2) for _ in range(3)]
+        works = [dist.irecv(one, tag=8) for one in received]
+        for work in works:
+            work.wait()
+        assert sorted(one[0].item() for one in received) == [1, 2, 3], received
+    elif rank == 1:
+        for number in range(1, 4):
+            dist.send(torch.full((2,), float(number)), 0, tag=8)
+    dist.barrier()
+
+
 def check_objects_are_sent():
     rank, size = ranks()
     if size == 1 or not hasattr(dist, "send_object_list"):

@@ -38,6 +38,8 @@ class _AnySource(Work):
             if self._complete:
                 return
             try:
+                # Another receive from any source may have taken what a source was asked for.
+                self._group._ask_all(self._tensor.numel() * self._tensor.element_size(), self._tag)
                 found = self._group._first_of(self._tag)
                 if found is None:
                     return
@@ -120,7 +122,11 @@ class PointToPoint(Calls):
         tensor = require_one("recv", tensors)
         if on_gpu("recv", tensors):
             raise RuntimeError(f"recv: from any source into a tensor on {tensor.device}: expected a source, or host memory")
-        size = tensor.numel() * tensor.element_size()
+        self._ask_all(tensor.numel() * tensor.element_size(), tag)
+        return self._begun("recvAnySource", _AnySource(self, tensor, tag))
+
+    def _ask_all(self, size: int, tag: int) -> None:
+        """Each source that is not asked already for its next message of the tag."""
         with self._asking:
             for source in range(self._size_):
                 if source == self._rank_ or (source, tag) in self._asked:
@@ -129,7 +135,6 @@ class PointToPoint(Calls):
                 native = self._channel.receive(self._name("torch.p2p", source, self._rank_, tag), received, source)
                 self._hold(native, received)
                 self._asked[source, tag] = (Named(native, None, self._channel.timeout_s, source), received)
-        return self._begun("recvAnySource", _AnySource(self, tensor, tag))
 
     def _first_of(self, tag: int) -> Any:
         """(source, work, bytes) of a receive that has ended, once; None: there is none yet."""
