@@ -9,6 +9,7 @@
 #include <openssl/rand.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/tls_handles.h"
 
@@ -149,15 +151,37 @@ absl::Status WriteNewFile(const std::string& path, mode_t mode, BIO* contents) {
   return absl::OkStatus();
 }
 
-// In the place of what is called so, which nobody finds half written.
-absl::Status ReplaceFile(const std::string& path, mode_t mode, BIO* contents) {
-  const std::string beside = path + ".new";
-  unlink(beside.c_str());  // of one that was interrupted
-  COORDD_RETURN_IF_ERROR(WriteNewFile(beside, mode, contents));
-  if (rename(beside.c_str(), path.c_str()) == 0) return absl::OkStatus();
+// As who has what it replaces has it: a daemon's group may read its key.
+absl::Status TakeOverOwner(const std::string& from, const std::string& to) {
+  struct stat old = {};
+  if (stat(from.c_str(), &old) != 0) return absl::OkStatus();
+  if (chown(to.c_str(), old.st_uid, old.st_gid) == 0 && chmod(to.c_str(), old.st_mode & 07777) == 0)
+    return absl::OkStatus();
   const int error = errno;
-  unlink(beside.c_str());
-  return absl::UnavailableError(absl::StrCat(path, " cannot be replaced: ", std::strerror(error)));
+  return absl::UnavailableError(absl::StrCat(to, " cannot be given the owner and the mode of ",
+                                             from, ": ", std::strerror(error)));
+}
+
+// Both in the place of what is called so. They are written beside it first, so that nobody finds
+// one that is half written, and whatever fails before leaves the old pair.
+absl::Status ReplacePair(const std::string& stem, BIO* key, BIO* certificate) {
+  const std::string paths[] = {stem + ".key", stem + ".crt"};
+  BIO* const contents[] = {key, certificate};
+  const mode_t modes[] = {0600, 0644};
+  absl::Status status;
+  for (int i = 0; i < 2 && status.ok(); ++i) {
+    const std::string beside = paths[i] + ".new";
+    unlink(beside.c_str());  // of one that was interrupted
+    status = WriteNewFile(beside, modes[i], contents[i]);
+    if (status.ok()) status = TakeOverOwner(paths[i], beside);
+  }
+  for (int i = 0; i < 2 && status.ok(); ++i) {
+    if (rename((paths[i] + ".new").c_str(), paths[i].c_str()) != 0)
+      status = absl::UnavailableError(
+          absl::StrCat(paths[i], " cannot be replaced: ", std::strerror(errno)));
+  }
+  for (const std::string& path : paths) unlink((path + ".new").c_str());
+  return status;
 }
 
 absl::Status WritePair(const std::string& stem, const Signed& identity, bool replaces = false) {
@@ -168,10 +192,22 @@ absl::Status WritePair(const std::string& stem, const Signed& identity, bool rep
       PEM_write_bio_X509(certificate.get(), identity.certificate.get()) != 1) {
     return TlsLibraryError("write PEM");
   }
-  const auto write_file = replaces ? ReplaceFile : WriteNewFile;
-  COORDD_RETURN_IF_ERROR(write_file(stem + ".key", 0600, key.get()));
-  return write_file(stem + ".crt", 0644, certificate.get());
+  if (replaces) return ReplacePair(stem, key.get(), certificate.get());
+  COORDD_RETURN_IF_ERROR(WriteNewFile(stem + ".key", 0600, key.get()));
+  return WriteNewFile(stem + ".crt", 0644, certificate.get());
 }
+
+// While it is there nobody else writes certificates of this directory.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& directory)
+      : directory_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (directory_.valid()) flock(directory_.get(), LOCK_EX);
+  }
+
+ private:
+  OwnedFd directory_;
+};
 
 absl::StatusOr<Signed> SignClient(const Identity& client, absl::Duration lifetime,
                                   const Signed& ca) {
@@ -318,6 +354,7 @@ absl::Status MakeCertificates(const std::string& directory, const CertOptions& o
 absl::Status AddCertificate(const std::string& directory, const std::string& stem,
                             const Identity& client, const AddOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
+  const DirectoryLock lock(directory);
   if (!options.renew) COORDD_RETURN_IF_ERROR(NothingThere(directory, {stem}));
   COORDD_ASSIGN_OR_RETURN(const Signed ca, LoadAuthority(directory));
   COORDD_ASSIGN_OR_RETURN(const Signed made, SignClient(client, options.lifetime, ca));
@@ -327,9 +364,14 @@ absl::Status AddCertificate(const std::string& directory, const std::string& ste
 absl::Status AddServerCertificate(const std::string& directory, std::vector<std::string> names,
                                   const AddOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
+  const DirectoryLock lock(directory);
   if (!options.renew) COORDD_RETURN_IF_ERROR(NothingThere(directory, {"server"}));
   COORDD_ASSIGN_OR_RETURN(const Signed ca, LoadAuthority(directory));
   const TlsFiles files = ServerTlsFiles(directory);
+  if (names.empty() && options.renew && access(files.cert.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat(
+        files.cert, " is not there to be renewed, expected it, or the names of coordd's hosts"));
+  }
   if (names.empty()) {
     COORDD_ASSIGN_OR_RETURN(names, ServerNamesOf(files.cert));
   }

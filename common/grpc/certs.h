@@ -28,7 +28,7 @@ absl::Status MakeCertificates(const std::string& directory, const CertOptions& o
 
 struct AddOptions {
   absl::Duration lifetime = absl::Hours(24 * 365);
-  // What is there already is replaced, by renames: of the key first, then of the certificate.
+  // What is there already is replaced, both files or neither, and keeps its owners and modes.
   bool renew = false;
 };
 

@@ -249,6 +249,26 @@ TEST(MakeCertificates, MakesTheDirectoryAndRefusesOneThatIsEverybodys) {
   EXPECT_TRUE(std::filesystem::is_empty(open));
 }
 
+TEST(AddServerCertificate, RenewsBothOrNeither) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  const std::string key = directory / "server.key", certificate = directory / "server.crt";
+  ASSERT_EQ(chmod(key.c_str(), 0640), 0);  // a daemon's group reads it
+  ASSERT_TRUE(AddServerCertificate(directory.path(), {}, {.renew = true}).ok());
+  EXPECT_EQ(ModeOf(key), 0640u);
+  const std::string old_key = FileText(key), old_certificate = FileText(certificate);
+  const std::string in_the_way = certificate + ".new";
+  ASSERT_EQ(mkdir(in_the_way.c_str(), 0700), 0);
+  EXPECT_FALSE(AddServerCertificate(directory.path(), {}, {.renew = true}).ok());
+  EXPECT_EQ(FileText(key), old_key);
+  EXPECT_EQ(FileText(certificate), old_certificate);
+  ASSERT_EQ(rmdir(in_the_way.c_str()), 0);
+  ASSERT_EQ(unlink(certificate.c_str()), 0);
+  EXPECT_EQ(AddServerCertificate(directory.path(), {}, {.renew = true}).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_TRUE(AddServerCertificate(directory.path(), {"launch.cluster"}, {.renew = true}).ok());
+}
+
 TEST(MakeCertificates, KeepsKeysFromOthers) {
   const TempDirectory parent;
   const std::string directory = parent / "certs";
