@@ -28,7 +28,7 @@ struct NodePost {
   int64_t staging = 0;
   int64_t largest_block_bytes = 0;
   uint32_t flags = 0;
-  uint32_t unused = 0;
+  uint32_t padding = 0;
   int64_t sequence = 0;  // for diagnosis: members that are at different ones
 
   bool Has(Flags flag) const { return (flags & flag) != 0; }

@@ -49,7 +49,7 @@ std::optional<ProbePort> ProbePort::OpenFor(const std::string& address,
                                             int32_t ranks) {
   int32_t port = 0;
   if (ports.has_value()) {
-    if (ports->size() < 2 + 3 * ranks) return std::nullopt;
+    if (ports->size() < 3 + 3 * ranks) return std::nullopt;
     port = ports->last - index;
   }
   absl::StatusOr<ProbePort> opened = Open(address, static_cast<uint16_t>(port));

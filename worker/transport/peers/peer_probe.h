@@ -20,8 +20,8 @@ class ProbePort {
   // Opens a port at this IP address. `port` 0: any. UNAVAILABLE.
   static absl::StatusOr<ProbePort> Open(const std::string& address, uint16_t port);
   // For the `index`th of `ranks` ranks of a node, at the end of `ports` if there is room beyond
-  // what coordd, a relay and the ranks, two each, cannot do without. nullopt: peers do without the
-  // probe.
+  // what coordd, a relay, a program's MASTER_PORT and the ranks, two each, cannot do without.
+  // nullopt: peers do without the probe.
   static std::optional<ProbePort> OpenFor(const std::string& address,
                                           const std::optional<PortRange>& ports, int32_t index,
                                           int32_t ranks);

@@ -40,12 +40,12 @@ TEST(PeerProbe, APortIsOneProcesss) {
 
 TEST(PeerProbe, ARangeWithoutRoomIsLeftToOthers) {
   const int32_t ranks = 4;
-  const PortRange documented{20000, 20000 + 2 * ranks};  // two for each, and coordd's
+  const PortRange documented{20000, 20000 + 3 * ranks + 1};  // one too few
   EXPECT_EQ(ProbePort::OpenFor("127.0.0.1", documented, 0, ranks), std::nullopt);
   const auto any = ProbePort::Open("127.0.0.1", 0);
   ASSERT_TRUE(any.ok()) << any.status();
   const uint16_t taken = any->address().port;
-  const PortRange wider{static_cast<uint16_t>(taken - 3 * ranks - 1), taken};
+  const PortRange wider{static_cast<uint16_t>(taken - 3 * ranks - 2), taken};
   EXPECT_EQ(ProbePort::OpenFor("127.0.0.1", wider, 0, ranks), std::nullopt);  // is another's
   const auto next = ProbePort::OpenFor("127.0.0.1", wider, 1, ranks);
   if (next.has_value()) {  // nobody else of this machine has it

@@ -56,7 +56,9 @@ class Channel:
         self.job.enter()
         _channels.append(self)
 
-    calls_end: Callable[[float], bool] = staticmethod(lambda seconds: True)  # those that are executed in Python: Lane.finish
+    # Waits so many seconds for the calls that are executed in Python, and says whether all of them have ended; a group with such calls
+    # puts its Lane.finish here.
+    calls_end: Callable[[float], bool] = staticmethod(lambda seconds: True)
 
     # By coordd's number of a member its rank in torch; None: they are the same.
     order: Optional[List[int]] = None

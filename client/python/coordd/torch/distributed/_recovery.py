@@ -25,7 +25,9 @@ def recover(cause: Optional[BaseException] = None, timeout: timedelta = _PATIENC
 
     Needs a job that goes on without a rank: COORDD_ON_FAILURE=raise on all ranks before init_process_group, as `coordrun --min-np N`
     sets it (or continue, which means the same here), and N ranks that are left (COORDD_MIN_WORKERS): with fewer it waits `timeout` for
-    others to be started, by whatever starts them, of which coordd knows nothing; coordrun ends the run at once if it starts none. RuntimeError: there is no such group. `cause`, if nobody was lost: it is raised again; without one, and where no group can be made any more, DistBackendError."""
+    others to be started, by whatever starts them, of which coordd knows nothing; coordrun ends the run at once if it starts none.
+    RuntimeError: there is no such group. `cause`, if nobody was lost: it is raised again; without one, and where no group can be made
+    any more, DistBackendError."""
     default = _group.default()
     if default is None:
         raise RuntimeError("recover(): there is no default group of coordd's: expected init_process_group(\"coordd\") before")
