@@ -32,15 +32,16 @@ class CoordinatorLink {
   // Starts the stream. To be called once, before anything else.
   virtual void Start(Callbacks callbacks) = 0;
 
-  // Queues a message; never blocks. RESOURCE_EXHAUSTED: the outbox is full, coordd does not read.
-  // FAILED_PRECONDITION: the stream has ended or was closed.
+  // Queues a message; never blocks. RESOURCE_EXHAUSTED, from then on: the outbox is full, coordd
+  // does not read. FAILED_PRECONDITION: the stream has ended or was closed.
   virtual absl::Status Send(v1::WorkerMessage message) = 0;
 
   // Says that nothing more will be sent, after what was queued. on_closed follows when coordd has
   // answered. Idempotent.
   virtual void Close() = 0;
 
-  // Ends the stream now, whatever is queued. on_closed follows with CANCELLED. Idempotent.
+  // Ends the stream now, whatever is queued. on_closed follows with CANCELLED, or with what Send
+  // said of a full outbox. Idempotent.
   virtual void Cancel() = 0;
 };
 

@@ -7,7 +7,6 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_callback.h>
 
-#include <deque>
 #include <string>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 #include "coordd/v1/session.grpc.pb.h"
+#include "worker/coordinator/message_outbox.h"
 
 namespace coordd {
 namespace {
@@ -34,9 +34,6 @@ constexpr int kReconnectMaxMs = 2000;
 constexpr int kConnectTimeoutMs = 5000;  // of one attempt, TLS handshake included
 // A plan names its tensors: 65,536 names (a group at its bound) of 512 bytes are 32 MiB.
 constexpr int kMaxReceiveBytes = 64 << 20;
-// Messages that wait for the network. A turn of the control thread makes a few; coordd that reads
-// nothing for so long is as good as gone.
-constexpr size_t kMaxOutbox = 16384;
 
 class GrpcCoordinatorLink final
     : public CoordinatorLink,
@@ -71,13 +68,9 @@ class GrpcCoordinatorLink final
     MutexLock lock(&mu_);
     if (closing_ || ended_)
       return absl::FailedPreconditionError("the connection to coordd has ended");
-    if (outbox_.size() >= kMaxOutbox) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("coordd has not read the last ", kMaxOutbox, " messages"));
-    }
-    outbox_.push_back(std::move(message));
+    if (full_.ok()) full_ = outbox_.Add(std::move(message));
     WriteNextLocked();
-    return absl::OkStatus();
+    return full_;
   }
 
   void Close() override {
@@ -99,7 +92,7 @@ class GrpcCoordinatorLink final
     if (!outbox_.empty()) {
       writing_ = true;
       COORDD_TSAN_RELEASE(&outbox_);
-      StartWrite(&outbox_.front());
+      StartWrite(&outbox_.Begin());
     } else if (closing_ && !writes_done_) {
       writes_done_ = true;
       StartWritesDone();
@@ -110,7 +103,7 @@ class GrpcCoordinatorLink final
     COORDD_TSAN_ACQUIRE(&outbox_);
     MutexLock lock(&mu_);
     writing_ = false;
-    outbox_.pop_front();
+    outbox_.PopFront();
     if (ok) WriteNextLocked();  // otherwise the stream has broken: OnDone says why
   }
 
@@ -131,12 +124,20 @@ class GrpcCoordinatorLink final
 
   void OnDone(const grpc::Status& status) override {
     COORDD_TSAN_ACQUIRE(&callbacks_);
-    callbacks_.on_closed(FromCoordd(status));
+    callbacks_.on_closed(WhyClosed(status));
     MutexLock lock(&mu_);
     ended_ = true;
     done_ = true;
     // Under the lock: the destructor, which waits for it, must not free the variable in between.
     done_changed_.NotifyAll();
+  }
+
+  // Who gave the stream up because coordd reads nothing wants to hear that again, not that it was
+  // cancelled.
+  absl::Status WhyClosed(const grpc::Status& status) {
+    MutexLock lock(&mu_);
+    return !full_.ok() && status.error_code() == grpc::StatusCode::CANCELLED ? full_
+                                                                             : FromCoordd(status);
   }
 
   // Constant after construction.
@@ -156,7 +157,8 @@ class GrpcCoordinatorLink final
   // Guarded by mu_. The front of outbox_ is gRPC's to read while writing_.
   Mutex mu_;
   CondVar done_changed_;
-  std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mu_);
+  MessageOutbox outbox_ ABSL_GUARDED_BY(mu_);
+  absl::Status full_ ABSL_GUARDED_BY(mu_);  // why a message was not taken
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
