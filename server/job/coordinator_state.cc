@@ -168,15 +168,15 @@ void CoordinatorState::OnMessage(const SessionMessage& in, const Turn& turn) {
 
 void CoordinatorState::OnShared(const SharedMessage& in, const Turn& turn) {
   for (const SessionRange& range : in.from) {
-    if (OnSharedReady(range, in.message, turn)) continue;
+    if (OnSharedReady(range, *in.message, turn)) continue;
     for (int32_t i = 0; i < range.count; ++i) {
       const SessionId session{ToInt(range.first) + i};
       const size_t first = turn.effects.outgoing.size();
       const auto it = job_of_session_.find(session);
       if (it != job_of_session_.end()) {
-        jobs_.at(it->second)->OnMessage(session, in.message, turn);
+        jobs_.at(it->second)->OnMessage(session, *in.message, turn);
       } else {
-        OnMessage(SessionMessage{session, in.message}, turn);
+        OnMessage(SessionMessage{session, *in.message}, turn);
       }
       Settle(turn.effects, first);  // whose session one of them has ended says nothing more
     }

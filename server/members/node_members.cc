@@ -1,5 +1,8 @@
 #include "server/members/node_members.h"
 
+#include <memory>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -46,16 +49,17 @@ absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Inboun
       End(message, in);
       continue;
     }
-    SharedMessage said;
+    v1::WorkerMessage said;
     // Not the relay's fault, but a member's: the state tells it that it has said nothing.
-    if (!said.message.ParseFromString(message.message())) said.message.Clear();
-    COORDD_RETURN_IF_ERROR(Add(message, said.message, refused));
-    said.from = RangesOf(message);
-    if (said.from.empty()) continue;
-    if (said.from.size() == 1 && said.from[0].count == 1) {
-      in.push_back(SessionMessage{said.from[0].first, std::move(said.message)});
+    if (!said.ParseFromString(message.message())) said.Clear();
+    COORDD_RETURN_IF_ERROR(Add(message, said, refused));
+    std::vector<SessionRange> from = RangesOf(message);
+    if (from.empty()) continue;
+    if (from.size() == 1 && from[0].count == 1) {
+      in.push_back(SessionMessage{from[0].first, std::move(said)});
     } else {
-      in.push_back(std::move(said));
+      in.push_back(SharedMessage{std::move(from),
+                                 std::make_shared<const v1::WorkerMessage>(std::move(said))});
     }
   }
   return absl::OkStatus();

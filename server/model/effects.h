@@ -38,7 +38,7 @@ struct SessionRange {
 // No Join where there is TLS: that comes alone, with whose it is.
 struct SharedMessage {
   std::vector<SessionRange> from;  // increasing, disjoint
-  v1::WorkerMessage message;
+  std::shared_ptr<const v1::WorkerMessage> message;
 };
 struct SessionEnded {  // the stream is gone; sent once per session, also after our own CloseSession
   SessionId session;

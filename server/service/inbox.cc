@@ -16,14 +16,15 @@ bool Inbox::HasRoomLocked(const Arrival* arrival) const {
   if (arrival != nullptr && arrival->has_waited) return true;
   if (items_.size() >= capacity_) return false;
   if (arrival == nullptr) return true;
-  if (waiting_.HasOf(arrival->bytes)) return false;
-  return WaitingLine::IsSmall(arrival->bytes) || large_bytes_ == 0 ||
-         large_bytes_ + arrival->bytes <= kLargeBytes;
+  if (waiting_.HasOf(arrival->size)) return false;
+  const size_t taken = arrival->size.is_small() ? cost_.small : cost_.large;
+  return taken == 0 || taken + arrival->size.cost() <= kTurnCost;
 }
 
 void Inbox::TakeLocked(Item&& item, const Arrival* arrival, absl::Time now) {
   items_.push_back({std::move(item), now});
-  if (arrival != nullptr && !WaitingLine::IsSmall(arrival->bytes)) large_bytes_ += arrival->bytes;
+  if (arrival == nullptr) return;
+  (arrival->size.is_small() ? cost_.small : cost_.large) += arrival->size.cost();
 }
 
 bool Inbox::Add(Item&& item, const Arrival* arrival) {
@@ -136,7 +137,7 @@ bool Inbox::AwaitTurn() {
 void Inbox::TakeAll(std::vector<Received>& taken) {
   MutexLock lock(&mu_);
   taken.swap(items_);
-  large_bytes_ = 0;
+  cost_ = {};
   is_due_ = false;
   rule_.Taken();
 }
@@ -158,9 +159,11 @@ void Inbox::EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline) 
 
 std::vector<std::function<void()>> Inbox::TakeWaiting() {
   MutexLock lock(&mu_);
-  const size_t large_bytes = large_bytes_ < kLargeBytes ? kLargeBytes - large_bytes_ : 0;
-  const size_t small = items_.size() < capacity_ ? capacity_ - items_.size() : 0;
-  std::vector<std::function<void()>> taken = waiting_.Take(small, large_bytes);
+  const auto left = [](size_t all, size_t taken) { return all - std::min(all, taken); };
+  std::vector<std::function<void()>> taken =
+      waiting_.Take({.messages = left(capacity_, items_.size()),
+                     .small_cost = left(kTurnCost, cost_.small),
+                     .large_cost = left(kTurnCost, cost_.large)});
   is_due_ = is_due_ || !waiting_.empty();
   return taken;
 }

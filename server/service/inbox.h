@@ -35,9 +35,9 @@ class Inbox {
 
   // Some hundred bytes to some kilobytes each, and a turn takes all of them.
   static constexpr size_t kCapacity = 4096;
-  // Of messages that are not small (WaitingLine) a turn takes so much, so that it is short whatever
-  // they are; a single one may be larger.
-  static constexpr size_t kLargeBytes = size_t{1} << 20;
+  // Of small messages (MessageSize) a turn takes so much, and so much of others, so that it is
+  // short whatever they are; a single one may be larger.
+  static constexpr size_t kTurnCost = size_t{1} << 20;
   // So that the coordinator works while others still come.
   static constexpr size_t kHeldMax = 32;
   // So late at most errors and stalls are seen.
@@ -50,11 +50,11 @@ class Inbox {
   // turns.
   void SetTurn(std::function<void()> turn) { turn_ = std::move(turn); }
 
-  // How a message of a session comes: its size on the wire, and whether it has waited and this is
-  // its turn (WaitForRoom). What comes without one is a call, which cannot wait: it is taken while
+  // How a message of a session comes: its size, and whether it has waited and this is its turn
+  // (WaitForRoom). What comes without one is a call, which cannot wait: it is taken while
   // there is room, whoever waits.
   struct Arrival {
-    size_t bytes = 0;
+    MessageSize size = {};
     bool has_waited = false;
   };
   // What a client sent. False when full, while others of its kind wait, or closed: `item` is then
@@ -113,7 +113,11 @@ class Inbox {
   absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   absl::Time asleep_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  size_t large_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of items_
+  // Of items_, in bytes (MessageSize::cost).
+  struct {
+    size_t small = 0;
+    size_t large = 0;
+  } cost_ ABSL_GUARDED_BY(mu_);
   WaitingLine waiting_ ABSL_GUARDED_BY(mu_);
 };
 

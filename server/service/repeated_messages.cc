@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
+
 namespace coordd {
 
 const ParsedMessage* RepeatedMessages::Find(absl::string_view bytes) const {
@@ -11,7 +13,10 @@ const ParsedMessage* RepeatedMessages::Find(absl::string_view bytes) const {
 }
 
 void RepeatedMessages::Remember(absl::string_view bytes, const ParsedMessage& says) {
-  if (!says.may_repeat || says.report.words == 0 || !says.report.is_nothing_else) return;
+  const auto is_report = [](const MessagePart& part) {
+    return part.report.words > 0 && part.report.is_nothing_else;
+  };
+  if (!says.may_repeat || !absl::c_all_of(says.parts, is_report)) return;
   Known& one = known_.size() < kMost ? known_.emplace_back() : known_[oldest_++ % kMost];
   one.bytes.assign(bytes.data(), bytes.size());
   one.changes = changes_;

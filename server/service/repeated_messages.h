@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "server/service/inbox.h"
+#include "server/service/message_parts.h"
 
 namespace coordd {
 
-// What a message on a stream says: what the state hears, and what it reports.
+// What a message on a stream says, in parts (message_parts.h).
 struct ParsedMessage {
-  Inbox::Together in;
-  WakeRule::Report report;
+  std::vector<MessagePart> parts;
   bool may_repeat = true;  // it means the same whenever it is said, while the members are the same
 };
 

@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -14,27 +15,6 @@
 
 namespace coordd {
 namespace {
-
-void AddReport(const v1::WorkerMessage& message, int32_t members, WakeRule::Report& report) {
-  if (message.has_tensors_ready()) report.words += members;
-  report.is_nothing_else = report.is_nothing_else && WakeRule::IsReport(message);
-}
-
-WakeRule::Report ReportOf(SessionId stream, const std::vector<Inbound>& in) {
-  WakeRule::Report report{.stream = stream, .words = 0};
-  for (const Inbound& one : in) {
-    if (const auto* message = std::get_if<SessionMessage>(&one)) {
-      AddReport(message->message, 1, report);
-    } else if (const auto* shared = std::get_if<SharedMessage>(&one)) {
-      int32_t members = 0;
-      for (const SessionRange& range : shared->from) members += range.count;
-      AddReport(shared->message, members, report);
-    } else {
-      report.is_nothing_else = false;
-    }
-  }
-  return report;
-}
 
 // Of a relay each of its members may leave something.
 OutboxBounds BoundsOf(Session::Kind kind) {
@@ -247,24 +227,34 @@ void Session::OnWriteDone(bool ok) {
     if (reads) ++holds_;
   }
   if (ok) metrics_.OnMessageSent();
-  if (reads) StartReadAndLetGo();
+  if (reads) GoOnAndLetGo();
   WriteNext();
 }
 
-void Session::ReadNext() {
-  {
-    MutexLock lock(&mu_);
-    if (close_status_.has_value() || output_ == Output::kFinished) return;
-    // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
-    if (outbox_.HoldsReaderUp()) return;
-    ++holds_;
-  }
-  StartReadAndLetGo();
+bool Session::HoldToGoOn() {
+  MutexLock lock(&mu_);
+  if (close_status_.has_value() || output_ == Output::kFinished) return false;
+  // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
+  if (outbox_.HoldsReaderUp()) return false;
+  ++holds_;
+  return true;
 }
 
-void Session::StartReadAndLetGo() {
+void Session::ReadNext() {
+  if (HoldToGoOn()) GoOnAndLetGo();
+}
+
+void Session::StartNextRead() {
   COORDD_TSAN_RELEASE(&incoming_);
   StartRead(&incoming_);
+}
+
+void Session::GoOnAndLetGo() {
+  if (held_.empty()) {
+    StartNextRead();
+  } else {
+    OfferHeld(/*has_waited=*/false);
+  }
   LetGo();
 }
 
@@ -287,9 +277,9 @@ void Session::Take() {
   const size_t size = incoming_.Length();
   const ParsedMessage* known = is_small ? repeated_.Find(TextOf(bytes)) : nullptr;
   if (known != nullptr) {
-    held_ = Held{known->in, known->report, size};
+    held_.assign(known->parts.begin(), known->parts.end());
   } else {
-    absl::StatusOr<ParsedMessage> parsed = Parse();
+    absl::StatusOr<ParsedMessage> parsed = Parse(size);
     if (!parsed.ok()) {
       incoming_.Clear();
       metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
@@ -297,14 +287,15 @@ void Session::Take() {
       return;
     }
     if (is_small) repeated_.Remember(TextOf(bytes), *parsed);
-    held_ = Held{std::move(parsed->in), parsed->report, size};
+    held_.assign(std::make_move_iterator(parsed->parts.begin()),
+                 std::make_move_iterator(parsed->parts.end()));
   }
   incoming_.Clear();
   metrics_.OnMessageReceived();
   OfferHeld(/*has_waited=*/false);
 }
 
-absl::StatusOr<ParsedMessage> Session::Parse() {
+absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
   grpc::ProtoBufferReader reader(&incoming_);
   if (kind_ == Kind::kNode) {
     // Its memory is used again.
@@ -314,7 +305,7 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
       return absl::InvalidArgumentError(
           "what was sent cannot be parsed as a message coordd.v1.NodeMessages");
     }
-    return TakeNodeMessages(batch);
+    return TakeNodeMessages(batch, bytes);
   }
   SessionMessage in{.session = id_, .message = {}};
   if (!reader.status().ok() || !in.message.ParseFromZeroCopyStream(&reader)) {
@@ -326,11 +317,9 @@ absl::StatusOr<ParsedMessage> Session::Parse() {
     stream_.metrics_addresses.Apply(stream_.caller->peer, *in.message.mutable_join());
     stream_.job = std::hash<std::string>()(in.message.join().job());
   }
-  ParsedMessage parsed{.in = {}, .report = {.stream = id_, .words = 0}};
-  AddReport(in.message, 1, parsed.report);
-  auto together = std::make_shared<std::vector<Inbound>>();
-  together->push_back(std::move(in));
-  parsed.in = std::move(together);
+  std::vector<Inbound> alone;
+  alone.push_back(std::move(in));
+  ParsedMessage parsed{.parts = PartsOf(id_, std::move(alone), bytes)};
   MutexLock lock(&mu_);
   if (known_ == Known::kNobody) known_ = Known::kJoined;
   return parsed;
@@ -348,9 +337,10 @@ absl::Status Session::MayGreet(const v1::NodeMessages& batch) {
   return allowed;
 }
 
-absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& batch) {
+absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& batch,
+                                                        size_t bytes) {
   COORDD_RETURN_IF_ERROR(MayGreet(batch));
-  auto in = std::make_shared<std::vector<Inbound>>();
+  std::vector<Inbound> in;
   std::vector<std::pair<int32_t, absl::Status>> refused;
   absl::Status status;
   int64_t opened = 0;
@@ -358,20 +348,17 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
   {
     MutexLock lock(&mu_);
     const auto before = static_cast<int64_t>(members_.size());
-    status = members_.Take(batch, *in, refused);
+    status = members_.Take(batch, in, refused);
     if (known_ == Known::kNobody && members_.said_hello()) known_ = Known::kJoined;
     opened = static_cast<int64_t>(members_.size()) - before;
     // What greets, or opens or ends a member, is said once.
     may_repeat = repeated_.MembersAre(members_.changes()) && !batch.has_hello();
   }
   metrics_.AddSessions(opened);
-  if (!status.ok()) {
-    inbox_.Push(Inbox::Together(std::move(in)));  // what was right before
-    return status;
-  }
-  for (Inbound& one : *in) {
+  if (!status.ok()) return status;
+  for (Inbound& one : in) {
     if (const auto* shared = std::get_if<SharedMessage>(&one);
-        shared != nullptr && shared->message.has_join())
+        shared != nullptr && shared->message->has_join())
       return absl::InvalidArgumentError("a relay broke the protocol: a Join of several members");
     auto* const said = std::get_if<SessionMessage>(&one);
     if (said == nullptr || !said->message.has_join()) continue;
@@ -384,23 +371,40 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
     CloseMembers(runs, why);
   }
   if (!refused.empty()) Flush();
-  const WakeRule::Report report = ReportOf(id_, *in);
-  return ParsedMessage{.in = std::move(in), .report = report, .may_repeat = may_repeat};
+  return ParsedMessage{.parts = PartsOf(id_, std::move(in), bytes), .may_repeat = may_repeat};
+}
+
+bool Session::OfferPart(bool has_waited) {
+  // Held, so that the end of the session cannot be reported before this message.
+  if (!Hold()) return true;
+  const MessagePart& part = held_.front();
+  const Inbox::Arrival arrival{.size = part.size, .has_waited = has_waited};
+  Inbox::Item item(part.in);
+  const bool taken = part.report.words > 0 ? inbox_.Offer(std::move(item), arrival, part.report)
+                                           : inbox_.Offer(std::move(item), arrival);
+  LetGo();
+  if (taken) {
+    held_.pop_front();
+  } else {
+    WaitForRoom();
+  }
+  return taken;
 }
 
 void Session::OfferHeld(bool has_waited) {
-  // Held, so that the end of the session cannot be reported before this message.
-  if (!Hold()) return;
-  const Inbox::Arrival arrival{.bytes = held_->bytes, .has_waited = has_waited};
-  const bool taken = held_->report.words > 0
-                         ? inbox_.Offer(std::move(held_->item), arrival, held_->report)
-                         : inbox_.Offer(std::move(held_->item), arrival);
-  LetGo();
-  if (taken) {
-    held_.reset();
-    ReadNext();
-    return;
+  while (OfferPart(std::exchange(has_waited, false))) {
+    // From here on, if it returns, another thread may have the read turn.
+    if (!HoldToGoOn()) return;
+    if (held_.empty()) {
+      StartNextRead();
+      LetGo();
+      return;
+    }
+    LetGo();
   }
+}
+
+void Session::WaitForRoom() {
   // Full: nothing more is read from this worker, so HTTP/2 flow control holds it back.
   std::shared_ptr<Session> self;
   {
@@ -412,7 +416,8 @@ void Session::OfferHeld(bool has_waited) {
   auto resume = [self] {
     if (!self->closing()) self->OfferHeld(/*has_waited=*/true);
   };
-  if (!inbox_.WaitForRoom({.job = stream_.job, .bytes = held_->bytes, .resume = std::move(resume)}))
+  if (!inbox_.WaitForRoom(
+          {.job = stream_.job, .size = held_.front().size, .resume = std::move(resume)}))
     Close(absl::UnavailableError("coordd is stopping"));
 }
 

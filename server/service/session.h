@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "server/model/access_rules.h"
 #include "server/service/audit_log.h"
 #include "server/service/inbox.h"
+#include "server/service/message_parts.h"
 #include "server/service/metrics_address_rule.h"
 #include "server/service/repeated_messages.h"
 #include "server/service/session_outbox.h"
@@ -92,12 +94,6 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   bool closing() const;
 
  private:
-  // Parsed, not yet taken by the inbox.
-  struct Held {
-    Inbox::Item item;
-    WakeRule::Report report;
-    size_t bytes = 0;  // on the wire
-  };
   // What gRPC does for it. kFinished: Finish was called, and nothing may be started.
   enum class Output { kIdle, kWriting, kFinished };
   // To the state: it hears of a session's end once, and only of one that it knows.
@@ -111,15 +107,22 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   bool QueueLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Parses what was read, unless it is what was read before.
   void Take();
-  absl::StatusOr<ParsedMessage> Parse();
-  absl::StatusOr<ParsedMessage> TakeNodeMessages(const v1::NodeMessages& batch);
+  absl::StatusOr<ParsedMessage> Parse(size_t bytes);
+  absl::StatusOr<ParsedMessage> TakeNodeMessages(const v1::NodeMessages& batch, size_t bytes);
   absl::Status MayGreet(const v1::NodeMessages& batch);
   // What the state is told of the end; absent: it has been told, or knows of nobody.
   std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Offers what was parsed, or waits for room; then reads on.
+  // Offers what was parsed, part by part, or waits for room; then reads on.
   void OfferHeld(bool has_waited);
+  // False: there is no room for the part, and its turn will come.
+  bool OfferPart(bool has_waited);
+  void WaitForRoom();
   void ReadNext();
-  void StartReadAndLetGo();
+  void StartNextRead();
+  // Whether it may offer or read more now; it is then held. Otherwise OnWriteDone goes on, or it
+  // ends.
+  bool HoldToGoOn();
+  void GoOnAndLetGo();
   void Ended(const std::string& detail);
   // Starts the write or the end that is due. gRPC may call back from within, so no lock is held.
   void WriteNext();
@@ -143,7 +146,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   grpc::ByteBuffer incoming_;
   v1::NodeMessages batch_;  // its memory serves the next one
   RepeatedMessages repeated_;
-  std::optional<Held> held_;
+  std::deque<MessagePart> held_;  // parsed, not yet taken by the inbox
 
   // Touched by whoever has the write turn (Output::kWriting).
   grpc::ByteBuffer outgoing_;

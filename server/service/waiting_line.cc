@@ -1,32 +1,35 @@
 #include "server/service/waiting_line.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace coordd {
 
 void WaitingLine::Add(Place place) {
-  if (IsSmall(place.bytes)) {
-    small_.push_back(std::move(place.resume));
+  if (place.size.is_small()) {
+    small_.push_back(std::move(place));
   } else {
     large_[place.job].push_back(std::move(place));
   }
 }
 
-std::vector<std::function<void()>> WaitingLine::Take(size_t small, size_t large_bytes) {
+std::function<void()> WaitingLine::TakeFront(std::deque<Place>& line, size_t& cost) {
+  cost -= std::min(cost, line.front().size.cost());
+  std::function<void()> resume = std::move(line.front().resume);
+  line.pop_front();
+  return resume;
+}
+
+std::vector<std::function<void()>> WaitingLine::Take(Room room) {
   std::vector<std::function<void()>> taken;
-  for (; small > 0 && !small_.empty(); --small) {
-    taken.push_back(std::move(small_.front()));
-    small_.pop_front();
-  }
-  while (large_bytes > 0 && !large_.empty()) {
+  for (; room.messages > 0 && room.small_cost > 0 && !small_.empty(); --room.messages)
+    taken.push_back(TakeFront(small_, room.small_cost));
+  while (room.large_cost > 0 && !large_.empty()) {
     auto next = large_.upper_bound(last_job_);
     if (next == large_.end()) next = large_.begin();
-    std::deque<Place>& line = next->second;
     last_job_ = next->first;
-    large_bytes -= line.front().bytes < large_bytes ? line.front().bytes : large_bytes;
-    taken.push_back(std::move(line.front().resume));
-    line.pop_front();
-    if (line.empty()) large_.erase(next);
+    taken.push_back(TakeFront(next->second, room.large_cost));
+    if (next->second.empty()) large_.erase(next);
   }
   return taken;
 }

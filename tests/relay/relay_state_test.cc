@@ -261,7 +261,7 @@ TEST_F(RelayStateTest, CoorddHearsOfEachWorkerWhatItHasSaid) {
           if (shared == nullptr) continue;
           for (const SessionRange& range : shared->from)
             for (int32_t i = 0; i < range.count; ++i)
-              hears(SessionId{ToInt(range.first) + i}, shared->message);
+              hears(SessionId{ToInt(range.first) + i}, *shared->message);
         }
       } while (step == 299 && relay.BatchDue() != absl::InfiniteFuture());
     }

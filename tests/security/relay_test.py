@@ -15,6 +15,7 @@ GARBAGE, SILENT = 300, 400
 CALLS = 60000  # without a bound these take more than a gibibyte
 # Of a relay, whose neighbours on a busy machine leave it the less time to end refused calls: 135 MiB alone, 416 at a load of 13.
 RELAY_MOST_MIB = 512
+WRONG_WORKERS, WRONG_TENSORS = 12, 800
 
 
 class RelayTest(RelayCase):
@@ -102,6 +103,25 @@ class RelayTest(RelayCase):
         # Nor does coordd keep anything of it, and others find room again: what refuses this one is coordd.
         self.assertLess(memory_mib(coordd.pid, "VmHWM"), MOST_MIB)
         self.assertTrue(wait_for(lambda: "the job is full" in self.third(coordd)), relay.text())
+
+    def test_what_many_workers_do_wrong_is_answered_and_ends_nobody(self):
+        """A step of a program in which every rank has another shape: each tensor fails on each rank."""
+        coordd = self.coordd(*self.store)
+        self.relay(coordd)
+        workers = self.behind(coordd, WRONG_WORKERS)
+        for rank, worker in enumerate(workers):
+            for number in range(WRONG_TENSORS):
+                worker.tell(f"submit wrong.{number} float32 {rank + 1} 1")
+        for worker in workers:
+            self.assertEqual({worker.answer() for _ in range(WRONG_TENSORS)}, {"ok"})
+        for worker in workers:
+            for number in range(WRONG_TENSORS):
+                worker.tell(f"wait wrong.{number}")
+        for worker in workers:
+            self.assertEqual({worker.answer().split()[0] for _ in range(WRONG_TENSORS)}, {"INVALID_ARGUMENT"})
+        for worker in workers:
+            worker.tell("barrier")
+        self.assertEqual({worker.answer() for worker in workers}, {"ok"})
 
     def test_it_speaks_for_its_own_job_only(self):
         coordd = self.coordd(*self.store)

@@ -236,7 +236,8 @@ class Fuzz {
         status = Send(one.session, one.message);
       } else if (!Joins(shared, one.session, one.message)) {
         status = SendShared(shared);
-        shared = {{{one.session, 1}}, std::move(one.message)};
+        shared = {{{one.session, 1}},
+                  std::make_shared<const v1::WorkerMessage>(std::move(one.message))};
       }
       if (!status.ok()) return status;
     }
@@ -245,7 +246,7 @@ class Fuzz {
 
   // Whether it is the same, of the next session.
   static bool Joins(SharedMessage& shared, SessionId session, const v1::WorkerMessage& message) {
-    if (shared.from.empty() || shared.message.SerializeAsString() != message.SerializeAsString())
+    if (shared.from.empty() || shared.message->SerializeAsString() != message.SerializeAsString())
       return false;
     SessionRange& last = shared.from.back();
     if (ToInt(last.first) + last.count == ToInt(session)) {

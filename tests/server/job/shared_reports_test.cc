@@ -139,7 +139,9 @@ class TwoCoordds {
       history_.Saw(in);
       alone_->Step(in, now_, alone);
     }
-    shared_->Step(SharedMessage{{{members.IdOf(first), count}}, message}, now_, shared);
+    shared_->Step(SharedMessage{{{members.IdOf(first), count}},
+                                std::make_shared<const v1::WorkerMessage>(message)},
+                  now_, shared);
     Compare(alone, shared);
   }
   void Tick() {

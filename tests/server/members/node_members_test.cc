@@ -87,7 +87,7 @@ TEST_F(NodeMembersTest, WhatSeveralSayIsReadOnce) {
   ASSERT_THAT(Take(), IsOk());
   ASSERT_THAT(in_, SizeIs(1));
   const auto& shared = std::get<SharedMessage>(in_[0]);
-  EXPECT_TRUE(shared.message.has_heartbeat());
+  EXPECT_TRUE(shared.message->has_heartbeat());
   ASSERT_THAT(shared.from, SizeIs(2));
   EXPECT_EQ(shared.from[1].first, members_.IdOf(3));
   EXPECT_EQ(shared.from[1].count, 1);

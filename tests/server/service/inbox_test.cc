@@ -43,24 +43,37 @@ TEST(Inbox, ResumesWhoWaitsForRoomAfterTheNextTurn) {
   EXPECT_TRUE(inbox.TakeWaiting().empty());
 }
 
-constexpr Inbox::Arrival kLarge{.bytes = Inbox::kLargeBytes};
+constexpr Inbox::Arrival kLarge{.size = {.bytes = Inbox::kTurnCost}};
 
 TEST(Inbox, TakesOneLargeMessageATurnAndEverySmallOne) {
   Inbox inbox(Clock::Real());
-  EXPECT_TRUE(inbox.Offer(Ended(1), {.bytes = 2 * Inbox::kLargeBytes}));
+  EXPECT_TRUE(inbox.Offer(Ended(1), {.size = {.bytes = 2 * Inbox::kTurnCost}}));
   EXPECT_FALSE(inbox.Offer(Ended(2), kLarge));
-  EXPECT_TRUE(inbox.Offer(Ended(3), {.bytes = WaitingLine::kSmallBytes}));
+  EXPECT_TRUE(inbox.Offer(Ended(3), {.size = {.bytes = MessageSize::kSmallBytes}}));
   TakeNow(inbox);
   EXPECT_TRUE(inbox.Offer(Ended(2), kLarge));
+}
+
+// However few bytes said it: what the turn costs counts.
+TEST(Inbox, TakesOfSmallMessagesWhatATurnMayCost) {
+  Inbox inbox(Clock::Real());
+  constexpr MessageSize kSmall{.bytes = 100, .told_bytes = MessageSize::kSmallCost};
+  ASSERT_TRUE(kSmall.is_small());
+  size_t taken = 0;
+  while (inbox.Offer(Ended(1), {.size = kSmall})) ++taken;
+  EXPECT_EQ(taken, Inbox::kTurnCost / MessageSize::kSmallCost);
+  EXPECT_TRUE(inbox.Offer(Ended(2), kLarge));  // those have room of their own
+  TakeNow(inbox);
+  EXPECT_TRUE(inbox.Offer(Ended(3), {.size = kSmall}));
 }
 
 TEST(Inbox, WhoComesNowDoesNotOvertakeWhoWaits) {
   Inbox inbox(Clock::Real());
   EXPECT_TRUE(inbox.Offer(Ended(1), kLarge));
   bool resumed = false;
-  inbox.WaitForRoom({.bytes = Inbox::kLargeBytes, .resume = [&] {
-                       resumed =
-                           inbox.Offer(Ended(2), {.bytes = Inbox::kLargeBytes, .has_waited = true});
+  inbox.WaitForRoom({.size = {.bytes = Inbox::kTurnCost}, .resume = [&] {
+                       resumed = inbox.Offer(
+                           Ended(2), {.size = {.bytes = Inbox::kTurnCost}, .has_waited = true});
                      }});
   TakeNow(inbox);
   EXPECT_FALSE(inbox.Offer(Ended(3), kLarge));
@@ -72,8 +85,8 @@ TEST(Inbox, WhoComesNowDoesNotOvertakeWhoWaits) {
 // A call of the store, a question of an operator, /readyz.
 TEST(Inbox, WhatCannotWaitIsTakenWhoeverDoes) {
   Inbox inbox(Clock::Real());
-  inbox.WaitForRoom({.bytes = 0, .resume = [] {}});
-  EXPECT_FALSE(inbox.Offer(Ended(1), {.bytes = 0}));
+  inbox.WaitForRoom({.size = {.bytes = 0}, .resume = [] {}});
+  EXPECT_FALSE(inbox.Offer(Ended(1), {.size = {.bytes = 0}}));
   EXPECT_TRUE(inbox.Offer(Ended(2)));
   EXPECT_TRUE(inbox.OfferAndTurn(Ended(3)));
 }
@@ -84,7 +97,7 @@ TEST(Inbox, HasAnotherTurnWhileSomebodyWaits) {
   std::vector<int> resumed;
   for (int i : {1, 2}) {
     inbox.WaitForRoom(
-        {.bytes = Inbox::kLargeBytes, .resume = [&resumed, i] { resumed.push_back(i); }});
+        {.size = {.bytes = Inbox::kTurnCost}, .resume = [&resumed, i] { resumed.push_back(i); }});
   }
   for (int turn : {1, 2}) {
     ASSERT_TRUE(inbox.AwaitTurn());  // would wait for ever otherwise

@@ -248,6 +248,45 @@ TEST(NodeSession, ARelayThatBreaksTheProtocolIsToldWhy) {
   EXPECT_THAT(status.error_message(), HasSubstr("member 2 is not open"));
 }
 
+// What one message says of many members is as much work, and as many answers, as if each had said
+// it.
+TEST(NodeSession, WhatManyMembersAreAnsweredWaitsForWhoReadsAndForNobodyElse) {
+  constexpr int kMembers = 300, kTensors = 300;  // 100 MiB of answers
+  TestServer server;
+  RawNode node(server.Channel());
+  std::vector<int32_t> members;
+  for (int32_t member = 1; member <= kMembers; ++member) {
+    members.push_back(member);
+    node.Join(member, kMembers);
+  }
+  ASSERT_TRUE(node.Send());
+  for (int i = 0; i < kMembers; ++i)
+    ASSERT_FALSE(node.ReadUntil(v1::CoordinatorMessage::kMembership).members.empty());
+  RawWorker other(server.Channel());
+  ASSERT_TRUE(other.Join("other", "alone", 1));
+  ASSERT_TRUE(other.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+
+  v1::WorkerMessage wrong;
+  for (int i = 0; i < kTensors; ++i)
+    wrong.mutable_tensors_ready()->add_tensors()->set_name(absl::StrCat(std::string(500, 'n'), i));
+  ASSERT_TRUE(node.Say(members, wrong).Send());
+  // Nobody reads the answers, of which there are more than may be left: others are not in the way.
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(other.Heartbeat());
+    ASSERT_TRUE(other.ReadUntil(v1::CoordinatorMessage::kLeaseAck).has_lease_ack());
+  }
+  std::map<int32_t, int> failures;
+  int left = kMembers * kTensors;
+  while (left > 0) {
+    const RawNode::Reply reply = node.ReadUntil(v1::CoordinatorMessage::kTensorFailures);
+    ASSERT_FALSE(reply.members.empty()) << node.Finish().error_message();
+    const int count = reply.message.tensor_failures().failures_size();
+    for (int32_t member : reply.members) failures[member] += count;
+    left -= count * static_cast<int>(reply.members.size());
+  }
+  for (int32_t member : members) ASSERT_EQ(failures[member], kTensors);
+}
+
 TEST(NodeSession, WhereNothingIsRememberedItsEndIsTheLossOfItsMembers) {
   TestServer server;
   NodeAndWorker job(server);

@@ -71,8 +71,8 @@ TEST(SessionOutbox, TellsHowItHasGrownSinceItWasAsked) {
 }
 
 ParsedMessage Says(int64_t words) {
-  return {.in = std::make_shared<std::vector<Inbound>>(),
-          .report = {.stream = SessionId{1}, .words = static_cast<int32_t>(words)}};
+  return {.parts = {{.in = std::make_shared<std::vector<Inbound>>(),
+                     .report = {.stream = SessionId{1}, .words = static_cast<int32_t>(words)}}}};
 }
 
 TEST(RepeatedMessages, OfAnotherSetOfMembersIsNotTheSame) {
@@ -95,7 +95,7 @@ TEST(RepeatedMessages, OnlyReportsRepeat) {
   repeated.Remember("once", once);
   EXPECT_EQ(repeated.Find("once"), nullptr);
   ParsedMessage more = Says(1);
-  more.report.is_nothing_else = false;
+  more.parts[0].report.is_nothing_else = false;
   repeated.Remember("more", more);
   EXPECT_EQ(repeated.Find("more"), nullptr);
 }

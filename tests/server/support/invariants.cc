@@ -77,7 +77,7 @@ void HistoryChecker::Saw(const Inbound& in) {
   } else if (const auto* shared = std::get_if<SharedMessage>(&in)) {
     for (const SessionRange& range : shared->from)
       for (int32_t i = 0; i < range.count; ++i)
-        SawMessage(SessionId{ToInt(range.first) + i}, shared->message);
+        SawMessage(SessionId{ToInt(range.first) + i}, *shared->message);
   } else if (const auto* ended = std::get_if<SessionEnded>(&in)) {
     SawEnd(ended->session);
   } else if (const auto* lost = std::get_if<StreamsLost>(&in)) {
