@@ -19,6 +19,8 @@ RDMA = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libmlx4.so.1", "li
 PROGRAM = """
 import os
 import ssl
+# A node for each rank: UCX is used between nodes only.
+os.environ["COORDD_NODE_ID"] = "node" + os.environ["COORDD_RANK"]
 import coordd
 import torch
 import coordd.torch as hvd
