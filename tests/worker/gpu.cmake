@@ -13,6 +13,7 @@ if(NOT COORDD_SANITIZE MATCHES "thread")
   coordd_test(device_graphs_test SOURCES gpu/plane/device_graphs_test.cc
     LIBS coordd_worker_runtime coordd_data_plane_testing coordd_fake_gpu)
 endif()
+include(gpu_matrix.cmake)
 add_test(NAME kernels_ptx_is_of_its_source COMMAND ${CMAKE_SOURCE_DIR}/tools/make-kernels --check-digest)
 set_tests_properties(kernels_ptx_is_of_its_source PROPERTIES LABELS "unit;worker" TIMEOUT 60)
 

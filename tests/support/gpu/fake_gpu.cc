@@ -1,9 +1,11 @@
 #include "tests/support/gpu/fake_gpu.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/machine/build_info.h"
 
 namespace coordd {
 namespace {
@@ -22,7 +24,21 @@ Function* Find(const std::string& library, const char* name) {
 std::string FakeNvtxPath() { return FAKE_NVTX; }
 std::string FakeNvmlPath() { return FAKE_NVML; }
 std::string FakeCudaPath() { return FAKE_CUDA; }
-std::string FakeNcclPath() { return FAKE_NCCL; }
+std::string FakeNcclPath() {
+  const char* const other = getenv("COORDD_TEST_FAKE_NCCL");
+  return other != nullptr ? other : FAKE_NCCL;
+}
+int FakeNcclVersion() {
+  int version = 0;
+  Find<NcclResult(int*)>(FakeNcclPath(), "ncclGetVersion")(&version);
+  return version;
+}
+bool FakeNcclHas(const char* function) {
+  auto opened = DynamicLibrary::Open(FakeNcclPath());
+  COORDD_CHECK(opened.ok());
+  return opened->Function<void()>(function) != nullptr;
+}
+std::string FakeNcclVersionText() { return NcclVersionText(FakeNcclVersion()); }
 std::string FakeOldNcclPath() { return FAKE_NCCL_OLD; }
 std::string FakeLoadedNcclPath() { return FAKE_NCCL_LOADED; }
 std::string FakeAncientNcclPath() { return FAKE_NCCL_ANCIENT; }

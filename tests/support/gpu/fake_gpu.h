@@ -13,7 +13,16 @@ namespace coordd {
 std::string FakeCudaPath();
 std::string FakeNvtxPath();
 std::string FakeNvmlPath();
-std::string FakeNcclPath();         // 2.28.9
+// That of 2.28.9, or another one of the matrix (tests/worker/gpu_matrix.cmake).
+std::string FakeNcclPath();
+int FakeNcclVersion();              // 22809
+std::string FakeNcclVersionText();  // "2.28.9"
+bool FakeNcclHas(const char* function);
+// For tests of what older versions lack; other tests say what holds there.
+#define SKIP_WHERE_NCCL_LACKS(function) \
+  if (!FakeNcclHas(function))           \
+  GTEST_SKIP() << "NCCL " << FakeNcclVersionText() << " has no " << function
+
 std::string FakeOldNcclPath();      // 2.18.5: no scalable init, no registration, no shrink
 std::string FakeLoadedNcclPath();   // 2.27.3, of the name under which others find a loaded NCCL
 std::string FakeAncientNcclPath();  // 2.17.1: too old

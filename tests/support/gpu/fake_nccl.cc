@@ -14,11 +14,8 @@
 #include "tests/support/gpu/fake_cuda.h"
 #include "tests/support/gpu/fake_nccl_comm.h"
 #include "tests/support/gpu/fake_nccl_rules.h"
+#include "tests/support/gpu/fake_nccl_version.h"
 #include "tests/support/gpu/fake_rest.h"
-
-#ifndef FAKE_NCCL_VERSION
-#define FAKE_NCCL_VERSION 22809
-#endif
 
 using namespace coordd;
 
@@ -51,8 +48,11 @@ void PollInit(FakeComm& comm) {
   if (FakeNcclSettings().Get("init_never") != 0 || comm.clique->attached() < comm.size) return;
   const auto [a, b] = comm.clique->SameDevice();
   if (a >= 0 && FakeNcclSettings().Get("shared_device") == 0) {
-    SetError("Duplicate GPU detected : rank " + std::to_string(a) + " and rank " +
-             std::to_string(b) + " both on CUDA device 18000");
+    SetError(kFakeNcclSharesDevices
+                 ? "Multiple Ranks are using the same GPU/Partition. Set "
+                   "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this"
+                 : "Duplicate GPU detected : rank " + std::to_string(a) + " and rank " +
+                       std::to_string(b) + " both on CUDA device 18000");
     comm.error = static_cast<int>(NcclResult::kInvalidUsage);
     return;
   }
@@ -405,7 +405,7 @@ NcclResult ncclGroupEnd() {
   return in_progress ? NcclResult::kInProgress : NcclResult::kSuccess;
 }
 
-#if FAKE_NCCL_VERSION >= 22300
+#if FAKE_NCCL_SCALES
 NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids, NcclUniqueId* id,
                                     NcclConfig* config) {
   for (int i = 1; i < ids; ++i) {
@@ -415,7 +415,7 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids,
   return Begin(comm, size, id, ids, rank, config);
 }
 #endif
-#if FAKE_NCCL_VERSION >= 22807
+#if FAKE_NCCL_REVOKES
 // What runs is told to end; nothing is freed.
 NcclResult ncclCommRevoke(NcclComm handle, int flags) {
   FakeComm& comm = *handle->comm;

@@ -8,10 +8,7 @@
 #include "tests/support/gpu/fake_nccl.h"
 #include "tests/support/gpu/fake_nccl_comm.h"
 #include "tests/support/gpu/fake_nccl_rules.h"
-
-#ifndef FAKE_NCCL_VERSION
-#define FAKE_NCCL_VERSION 22809
-#endif
+#include "tests/support/gpu/fake_nccl_version.h"
 
 using namespace coordd;
 
@@ -55,7 +52,7 @@ extern "C" {
 long fake_nccl_shrunk_communicators() { return shrunk_count; }
 long fake_nccl_split_communicators() { return split_count; }
 
-#if FAKE_NCCL_VERSION >= 22800
+#if FAKE_NCCL_SHRINKS
 NcclResult ncclCommShrink(NcclComm handle, int* excluded, int count, NcclComm* shrunk,
                           NcclConfig* config, int flags) {
   FakeComm& comm = *handle->comm;

@@ -2,28 +2,31 @@
 
 #include <string>
 
+#include "tests/support/gpu/fake_nccl_version.h"
+
 namespace coordd {
 
 FakeSettings& FakeNcclSettings() {
-  static FakeSettings* settings = new FakeSettings("FAKE_NCCL", {{"init_polls", 1},
-                                                                 {"call_polls", 1},
-                                                                 {"blocking", 0},
-                                                                 {"init_never", 0},
-                                                                 {"init_error", 0},
-                                                                 {"id_error", 0},
-                                                                 {"id_repeats", 0},
-                                                                 {"register_error", 0},
-                                                                 {"no_windows", 0},
-                                                                 {"memory_error", 0},
-                                                                 {"shrink_error", 0},
-                                                                 {"split_error", 0},
-                                                                 {"split_fails", 0},
-                                                                 {"shrink_polls", 1},
-                                                                 {"shrink_never", 0},
-                                                                 {"shrink_fails", 0},
-                                                                 {"async_error", 0},
-                                                                 {"abort_hangs", 0},
-                                                                 {"shared_device", 0}});
+  static FakeSettings* settings =
+      new FakeSettings("FAKE_NCCL", {{"init_polls", 1},
+                                     {"call_polls", kFakeNcclLaunchesOnThreads},
+                                     {"blocking", 0},
+                                     {"init_never", 0},
+                                     {"init_error", 0},
+                                     {"id_error", 0},
+                                     {"id_repeats", 0},
+                                     {"register_error", 0},
+                                     {"no_windows", 0},
+                                     {"memory_error", 0},
+                                     {"shrink_error", 0},
+                                     {"split_error", 0},
+                                     {"split_fails", 0},
+                                     {"shrink_polls", 1},
+                                     {"shrink_never", 0},
+                                     {"shrink_fails", 0},
+                                     {"async_error", 0},
+                                     {"abort_hangs", 0},
+                                     {"shared_device", 0}});
   return *settings;
 }
 

@@ -6,6 +6,7 @@
 #include "tests/support/gpu/fake_nccl.h"
 #include "tests/support/gpu/fake_nccl_comm.h"
 #include "tests/support/gpu/fake_nccl_rules.h"
+#include "tests/support/gpu/fake_nccl_version.h"
 
 using namespace coordd;
 
@@ -53,7 +54,7 @@ CudaResult cuMemFree_v2(CudaPointer pointer);
 long fake_nccl_registered_buffers() { return registered_count; }
 long fake_nccl_windows() { return windows_count; }
 
-#if FAKE_NCCL_VERSION >= 22800
+#if FAKE_NCCL_REGISTERS
 NcclResult ncclCommRegister(NcclComm handle, void* buffer, size_t size, void** registered) {
   FakeComm& comm = *handle->comm;
   if (!comm.initialised || comm.polls > 0) return Refuse("ncclCommRegister while NCCL is busy");
@@ -99,6 +100,8 @@ NcclResult ncclMemFree(void* pointer) {
              ? NcclResult::kSuccess
              : NcclResult::kUnhandledCudaError;
 }
+#endif
+#if FAKE_NCCL_SHRINKS
 // Of one rank after the other: it is pending until all have come.
 NcclResult ncclCommWindowRegister(NcclComm handle, void* buffer, size_t size, NcclWindow* window,
                                   int flags) {

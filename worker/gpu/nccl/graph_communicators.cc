@@ -96,6 +96,16 @@ absl::StatusOr<std::shared_ptr<GraphCommunicators>> GraphCommunicators::Create(
       std::move(runtime), clock, std::move(options), std::move(kernels), word, std::move(failed)));
 }
 
+namespace {
+
+NcclWatchdogOptions WatchdogOptions(const GraphCommunicatorsOptions& options) {
+  NcclWatchdogOptions watchdog = options.watchdog;
+  watchdog.gate_limit = options.gate_limit;
+  return watchdog;
+}
+
+}  // namespace
+
 GraphCommunicators::GraphCommunicators(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
                                        GraphCommunicatorsOptions options, DeviceKernels kernels,
                                        std::atomic<uint32_t>* word, std::function<void()> failed)
@@ -104,7 +114,7 @@ GraphCommunicators::GraphCommunicators(std::shared_ptr<NcclRuntime> runtime, Clo
       clock_(clock),
       kernels_(std::move(kernels)),
       word_(word),
-      watchdog_(clock, word, options_.watchdog, std::move(failed)) {
+      watchdog_(clock, word, WatchdogOptions(options_), std::move(failed)) {
   // A graph may be launched at any time.
   watchdog_.SetBusy(true);
 }

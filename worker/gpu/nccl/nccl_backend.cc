@@ -75,8 +75,10 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   all.rank = ToInt(layout.self());
   all.size = layout.size();
   groups_[ProcessSetId{0}] = std::move(all);
+  NcclWatchdogOptions watchdog = options_.watchdog;
+  watchdog.gate_limit = options_.gate_limit;
   watchdog_.Start(std::make_unique<NcclWatchdog>(
-      clock_, gate_->word(), options_.watchdog,
+      clock_, gate_->word(), watchdog,
       [waits = waits_, calls = calls_] {
         calls->Release();
         waits->Release();

@@ -368,7 +368,8 @@ absl::Status NcclCommunicator::AwaitRevoked() {
   return Error("ncclCommRevoke", revoking_, comm);
 }
 
-void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
+void NcclCommunicator::Abort(Clock& clock, absl::Duration patience,
+                             absl::FunctionRef<void()> ready) {
   if (AbortAnchored(clock, patience, /*let_go=*/true)) return;
   NcclComm comm = nullptr;
   std::shared_ptr<NcclCommunicator> parent, origin;
@@ -379,7 +380,7 @@ void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   }
   // It has what is to become this one at its hands, and tells it to stop; first, since it would
   // write to what is freed.
-  if (parent != nullptr) parent->Abort(clock, patience);
+  if (parent != nullptr) parent->Abort(clock, patience, ready);
   {
     MutexLock lock(&mu_);
     if (parent != nullptr) comm_ = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
@@ -393,6 +394,7 @@ void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   if (comm != nullptr) {
     device().OwnThisThread();
     const auto scope = DeviceScope::Enter(device(), place_.device);
+    ready();
     nccl().CommAbort(comm);
   }
   if (origin != nullptr) origin->Abort(clock, patience);

@@ -103,8 +103,10 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   // Ends what runs on the device and frees the communicator, which waits for everything that is on
   // the device, whoever's it is. Waits for a call that another thread is in, `patience` at most,
   // then aborts beside it, which ends that call. Idempotent. It may take long, or for ever: NCCL's
-  // own abort is known to hang.
-  void Abort(Clock& clock, absl::Duration patience);
+  // own abort is known to hang. `ready` is called, perhaps several times, when nothing but NCCL's
+  // abort is left to be done, which begins with an order to what runs.
+  void Abort(
+      Clock& clock, absl::Duration patience, absl::FunctionRef<void()> ready = [] {});
 
  private:
   NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place, bool direct = false)

@@ -29,6 +29,38 @@ void AtATime(const std::list<std::shared_ptr<NcclCommunicator>>& communicators,
   for (std::thread& thread : beside) thread.join();
 }
 
+// NCCL's abort tells its kernels to end, then frees, which waits for those of all communicators and
+// may keep everybody out of the driver meanwhile: so all come as far as that, and then begin.
+class Starters {
+ public:
+  Starters(Clock& clock, size_t count) : clock_(clock), missing_(count) {}
+
+  // Of one that comes, or will not.
+  void Arrive() {
+    MutexLock lock(&mu_);
+    --missing_;
+    changed_.NotifyAll();
+  }
+  // Not for ever: one of them may be inside a call that ends when another one is aborted.
+  void AwaitOthers() {
+    constexpr absl::Duration kLimit = absl::Milliseconds(100);
+    MutexLock lock(&mu_);
+    clock_.Await(
+        &mu_, &changed_,
+        [this] {
+          mu_.AssertHeld();
+          return missing_ == 0;
+        },
+        clock_.Now() + kLimit);
+  }
+
+ private:
+  Clock& clock_;
+  Mutex mu_;
+  CondVar changed_;
+  size_t missing_ ABSL_GUARDED_BY(mu_);
+};
+
 }  // namespace
 
 struct NcclWatchdog::Shared {
@@ -56,7 +88,7 @@ struct NcclWatchdog::Shared {
   // Whether NCCL has let go of all buffers without an abort.
   bool Revoke(const Communicators& communicators);
   void NoteStreamEnd();
-  void AwaitPassed();
+  void AwaitPassed(absl::Duration limit);
   void NoteReleased(absl::string_view what, size_t count);
 
   // Of "nccl-end".
@@ -294,11 +326,19 @@ void NcclWatchdog::Shared::Poll(const Communicators& communicators) {
 
 void NcclWatchdog::Shared::End(const Communicators& communicators) {
   if (!MayFree()) {
-    if (Revoke(communicators)) NoteReleased("let go of", communicators.size());
-    AwaitPassed();
+    const bool revoked = Revoke(communicators);
+    if (revoked) NoteReleased("let go of", communicators.size());
+    AwaitPassed(revoked ? absl::InfiniteDuration() : options.gate_limit);
   }
-  AtATime(communicators, [this](NcclCommunicator& communicator) {
-    communicator.Abort(clock, options.call_patience);
+  Starters starters(clock, communicators.size());
+  AtATime(communicators, [this, &starters](NcclCommunicator& communicator) {
+    bool arrived = false;
+    communicator.Abort(clock, options.call_patience, [&] {
+      if (std::exchange(arrived, true)) return;
+      starters.Arrive();
+      starters.AwaitOthers();
+    });
+    if (!arrived) starters.Arrive();
   });
   NoteReleased("aborted", communicators.size());
 }
@@ -356,7 +396,7 @@ void NcclWatchdog::Shared::NoteStreamEnd() {
              absl::FormatDuration(kLimit));
 }
 
-void NcclWatchdog::Shared::AwaitPassed() {
+void NcclWatchdog::Shared::AwaitPassed(absl::Duration limit) {
   MutexLock lock(&mu);
   clock.Await(
       &mu, &changed,
@@ -364,7 +404,7 @@ void NcclWatchdog::Shared::AwaitPassed() {
         mu.AssertHeld();
         return MayFreeLocked();
       },
-      absl::InfiniteFuture());
+      clock.Now() + limit);
 }
 
 void NcclWatchdog::Shared::NoteReleased(absl::string_view what, size_t count) {

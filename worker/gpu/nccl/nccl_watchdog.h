@@ -28,6 +28,9 @@ struct NcclWatchdogOptions {
   // lock meanwhile. So one that is merely no longer used waits that long for a moment in which
   // nothing is; then it is freed in any case.
   absl::Duration idle_limit = absl::Seconds(10);
+  // What runs and cannot be revoked keeps the held gate from the device, and with it whoever waits
+  // for that, who cannot be told otherwise: after so long it is aborted all the same.
+  absl::Duration gate_limit = absl::InfiniteDuration();
   // After this a thread inside NCCL's abort is left there: its hang must not become ours.
   absl::Duration abort_limit = absl::Seconds(10);
 };

@@ -122,6 +122,7 @@ TEST_F(CommunicatorDirectTest, ARetiredOneIsFlushedAndEndsBeforeWhatItWasMadeOf)
 
 // NCCL connects the ranks in their first call; one of them never comes.
 TEST_F(CommunicatorDirectTest, ACallThatWaitsForItsPeersKeepsNobodyFromEndingIt) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommRevoke");  // it ends once the gate is passed
   MakeThree();
   Prepare();
   absl::Status called;
@@ -165,6 +166,7 @@ TEST_F(CommunicatorDirectTest, AFailureWhileItIsBeingMadeEndsBoth) {
 
 // The next generation's is made of the one whose init has a deadline, and is direct, too.
 TEST_F(CommunicatorDirectTest, ItIsShrunkLikeAnyOther) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommShrink");
   MakeThree();
   const long shrunk = FakeNcclShrunkCommunicators();
   std::deque<NcclWatchdog> next;

@@ -25,6 +25,7 @@ class CommunicatorShrinkTest : public NcclBackendTest {
   CommunicatorShrinkTest() {
     for (int32_t rank = 0; rank < 4; ++rank) watchdogs_.emplace_back(Clock::Real(), &gate_);
   }
+  void SetUp() override { SKIP_WHERE_NCCL_LACKS("ncclCommShrink"); }
   ~CommunicatorShrinkTest() override {
     old_.clear();
     next_watchdogs_.clear();

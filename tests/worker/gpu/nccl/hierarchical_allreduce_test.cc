@@ -140,9 +140,9 @@ TEST_F(HierarchicalAllreduceTest, IsEnqueuedAsAWholeWhileNoHostMoves) {
     std::vector<std::unique_ptr<Tensor>> tensors;
     context.object.StopHost(true);
     // As many as there may be on a device at a time, by their chunks.
-    constexpr int kBatches = 5;
+    const int batches = FakeNcclVersion() < NcclBackend::kVersionLooksOften ? 1 : 5;
     int enqueued = 0, ended = 0;
-    for (int i = 0; i < kBatches; ++i) {
+    for (int i = 0; i < batches; ++i) {
       tensors.push_back(std::make_unique<Tensor>(context, AsBytes(ones)));
       CollectiveArgs args =
           Allreduce(DataType::kFloat32, ReduceOp::kSum, *tensors.back(), *tensors.back());
@@ -159,10 +159,10 @@ TEST_F(HierarchicalAllreduceTest, IsEnqueuedAsAWholeWhileNoHostMoves) {
                                         }),
                   IsOk());
     }
-    ASSERT_TRUE(context.DriveUntil([&] { return enqueued == kBatches; }));
+    ASSERT_TRUE(context.DriveUntil([&] { return enqueued == batches; }));
     EXPECT_EQ(ended, 0);
     context.object.StopHost(false);
-    ASSERT_TRUE(context.DriveUntil([&] { return ended == kBatches; }));
+    ASSERT_TRUE(context.DriveUntil([&] { return ended == batches; }));
   });
 }
 
