@@ -40,7 +40,7 @@ v1::Departure DepartureOf(const JobWorker& worker, v1::DepartureCause cause,
                           absl::string_view detail, bool lost) {
   const bool told = cause == v1::DEPARTURE_CAUSE_CONNECTION_LOST && worker.exit.has_value();
   std::string what = OneLine(told ? LossText(*worker.exit) : DepartureText(cause, detail));
-  if (lost) absl::StrAppend(&what, GpuReport(worker.heartbeat.gpu_health()));
+  if (lost) absl::StrAppend(&what, GpuReport(worker.gpu_health));
   const bool is_member = worker.generation != Generation{0};
   v1::Departure departure;
   departure.set_rank(is_member ? ToInt(worker.place.rank) : -1);

@@ -39,40 +39,19 @@ void AddStalled(const PendingTensor& tensor, absl::Time now, v1::StalledTensor* 
   state->set_ready_count(tensor.ready_count);
 }
 
-const v1::LanePosition* HostLane(const v1::Heartbeat& heartbeat) {
-  for (const v1::LanePosition& lane : heartbeat.lanes()) {
-    if (lane.lane() == 0) return &lane;
-  }
-  return nullptr;
-}
-
-// The lane with the tensor that has waited longest; null: none waits.
-const v1::LanePosition* WaitingLane(const v1::Heartbeat& heartbeat) {
-  const v1::LanePosition* longest = nullptr;
-  for (const v1::LanePosition& lane : heartbeat.lanes()) {
-    if (lane.oldest_waiting().empty()) continue;
-    if (longest == nullptr || FromProto(lane.waiting()) > FromProto(longest->waiting())) {
-      longest = &lane;
-    }
-  }
-  return longest;
-}
-
 std::string Activity(const JobView& job, const JobWorker& worker) {
   if (worker.generation == Generation{0}) return "waiting for a generation";
   if (job.resume != nullptr) return "back, waiting for the other ranks";
   if (StageOf(job) != JobStage::kNegotiating) return "winding up";
-  if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
-    const auto pending = job.generation->state().Find(worker.place.rank, ProcessSetId{lane->lane()},
-                                                      lane->oldest_waiting());
+  if (const auto& waiting = worker.progress.waiting) {
+    const auto pending =
+        job.generation->state().Find(worker.place.rank, waiting->process_set, waiting->tensor);
     if (pending.has_value()) {
       return absl::StrCat("waiting for ", pending->name, " (",
                           RanksString(pending->missing, pending->missing_count), " missing)");
     }
   }
-  for (const v1::LanePosition& lane : worker.heartbeat.lanes()) {
-    if (lane.launched() > lane.completed()) return "executing";
-  }
+  if (worker.progress.executes) return "executing";
   return job.generation->state().joined().Contains(worker.place.rank) ? "joined: has no more data"
                                                                       : "idle";
 }
@@ -100,22 +79,21 @@ void DescribeWorker(const JobView& job, const JobWorker& worker, absl::Time now,
   *state->mutable_versions() = worker.join.versions();
   *state->mutable_devices() = worker.join.devices();
   state->set_seconds_since_heard(absl::ToDoubleSeconds(now - worker.last_heard));
-  state->set_collectives_completed(worker.heartbeat.collectives_completed());
-  state->set_bytes_reduced(worker.heartbeat.bytes_reduced());
-  if (const v1::LanePosition* lane = HostLane(worker.heartbeat)) {
-    state->set_launched(lane->launched());
-    state->set_completed(lane->completed());
+  state->set_collectives_completed(worker.progress.collectives_completed);
+  state->set_bytes_reduced(worker.progress.bytes_reduced);
+  if (const auto& batches = worker.progress.of_all_ranks) {
+    state->set_launched(batches->launched);
+    state->set_completed(batches->completed);
   }
-  if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
-    state->set_oldest_waiting(lane->oldest_waiting());
-    state->set_waiting_seconds(absl::ToDoubleSeconds(FromProto(lane->waiting())));
+  if (const auto& waiting = worker.progress.waiting) {
+    state->set_oldest_waiting(waiting->tensor);
+    state->set_waiting_seconds(absl::ToDoubleSeconds(waiting->since));
   }
   state->set_activity(Activity(job, worker));
   state->set_launch(worker.join.launch());
-  if (worker.device_use.has_value()) *state->mutable_device_use() = *worker.device_use;
-  if (worker.host_edges.has_value()) *state->mutable_host_edges() = *worker.host_edges;
-  if (worker.heartbeat.has_gpu_health())
-    *state->mutable_gpu_health() = worker.heartbeat.gpu_health();
+  if (worker.device_use != nullptr) *state->mutable_device_use() = *worker.device_use;
+  if (worker.host_edges != nullptr) *state->mutable_host_edges() = *worker.host_edges;
+  if (worker.gpu_health.ByteSizeLong() > 0) *state->mutable_gpu_health() = worker.gpu_health;
   state->set_stack(worker.stack);
   if (const Drain* drain = job.drains.Find(worker.join.worker_id()))
     DescribeDrain(*drain, now, state);

@@ -7,25 +7,19 @@
 
 namespace coordd {
 
-void JobWorker::NoteHeartbeat(const v1::Heartbeat& told, absl::Time now) {
+void JobWorker::NoteHeartbeat(const v1::Heartbeat& told, SharedWords& shared, absl::Time now) {
   const double seconds = absl::ToDoubleSeconds(now - heartbeat_at);
   if (heartbeat_at != absl::InfinitePast() && seconds > 0) {
     const double bytes =
-        static_cast<double>(told.bytes_reduced()) - static_cast<double>(heartbeat.bytes_reduced());
+        static_cast<double>(told.bytes_reduced()) - static_cast<double>(progress.bytes_reduced);
     bytes_per_second = std::max(0.0, bytes / seconds);
   }
-  heartbeat = told;
+  progress = ProgressOf(told);
+  gpu_health = told.gpu_health();
   heartbeat_before = heartbeat_at;
   heartbeat_at = now;
-  if (told.has_device_use()) {
-    device_use = told.device_use();
-    heartbeat.clear_device_use();
-  }
-  if (told.has_host_edges()) {
-    host_edges = told.host_edges();
-    heartbeat.clear_host_edges();
-  }
-  heartbeat.clear_stack();
+  if (told.has_device_use()) device_use = shared.device_use.Keep(told.device_use());
+  if (told.has_host_edges()) host_edges = shared.host_edges.Keep(told.host_edges());
 }
 
 void JobWorker::Enter(Generation of, const Place& its, absl::Time now) {

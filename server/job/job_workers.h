@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/job/admission.h"
+#include "server/job/told_progress.h"
 
 namespace coordd {
 
@@ -29,9 +31,10 @@ struct JobWorker {
   int32_t previous_rank = -1;
   v1::RecoveryReport report;
   absl::Time last_heard;
-  v1::Heartbeat heartbeat;                  // the last one, without
-  std::optional<v1::DeviceUse> device_use;  // of the generation
-  std::optional<v1::HostEdges> host_edges;  // of the generation
+  ToldProgress progress;                            // of the last heartbeat
+  v1::GpuHealth gpu_health;                         // likewise; nothing is set: it has told none
+  std::shared_ptr<const v1::DeviceUse> device_use;  // of the generation; null: not told
+  std::shared_ptr<const v1::HostEdges> host_edges;  // likewise
   absl::Time heartbeat_at = absl::InfinitePast();
   absl::Time heartbeat_before = absl::InfinitePast();  // the last but one
   // Others wait for it: it was asked where its program is, and what it has said.
@@ -50,7 +53,8 @@ struct JobWorker {
   bool departs() const { return departs_at != absl::InfiniteFuture(); }
   bool IsFrom(const std::string& worker_id) const { return join.worker_id() == worker_id; }
 
-  void NoteHeartbeat(const v1::Heartbeat& told, absl::Time now);
+  // `shared`: of its job.
+  void NoteHeartbeat(const v1::Heartbeat& told, SharedWords& shared, absl::Time now);
   // It has a place in a generation that begins: nothing of the one before is left.
   void Enter(Generation of, const Place& its, absl::Time now);
   // Its generation is over and it has said what it has of it: it waits for the next one.
@@ -80,6 +84,8 @@ class JobWorkers {
     std::vector<v1::LaunchedExit> exits;
   };
   Disbanded Disband();
+
+  SharedWords& shared() { return shared_; }
 
   JobWorker& at(SessionId session) { return workers_.at(session); }
   const JobWorker& at(SessionId session) const { return workers_.at(session); }
@@ -114,6 +120,7 @@ class JobWorkers {
 
  private:
   Map workers_;
+  SharedWords shared_;
   Admission admission_;
   int32_t departing_ = 0;  // of workers_, those whose stream has ended
 };

@@ -42,7 +42,7 @@ std::string NoteStack(JobWorker& member, const std::string& stack, GenerationSta
   member.stack = stack;
   std::string where = OneLine(Truncated(InnermostFrames(stack), kMaxReasonBytes / 2));
   if (where.empty()) return where;
-  absl::StrAppend(&where, GpuReport(member.heartbeat.gpu_health()));
+  absl::StrAppend(&where, GpuReport(member.gpu_health));
   state.SetWhereabouts(member.place.rank, where);
   return where;
 }

@@ -43,6 +43,7 @@ absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Inboun
   COORDD_RETURN_IF_ERROR(TakeHello(batch));
   ended_.clear();
   int64_t words = 0;
+  size_t space = 0;
   for (const v1::NodeMessage& message : batch.messages()) {
     COORDD_RETURN_IF_ERROR(CheckRuns(message, words));
     if (message.has_end()) {
@@ -51,7 +52,14 @@ absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Inboun
     }
     v1::WorkerMessage said;
     // Not the relay's fault, but a member's: the state tells it that it has said nothing.
-    if (!said.ParseFromString(message.message())) said.Clear();
+    if (!said.ParseFromString(message.message()) ||
+        !CheckSpace(said, message.message().size()).ok()) {
+      said.Clear();
+    }
+    space += said.SpaceUsedLong();
+    if (space > kMaxSpacePerBatch)
+      return Wrong(absl::StrCat("words that take more than ", kMaxSpacePerBatch >> 20,
+                                " MiB of memory at once"));
     COORDD_RETURN_IF_ERROR(Add(message, said, refused));
     std::vector<SessionRange> from = RangesOf(message);
     if (from.empty()) continue;

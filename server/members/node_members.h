@@ -24,6 +24,9 @@ class NodeMembers {
   static constexpr size_t kMaxOpen = 8192;
   // Messages times members of one batch: what a turn of the coordinator may cost.
   static constexpr int64_t kMaxWordsPerBatch = 1 << 16;
+  // What its messages take when they are read: a relay's batch has half a mebibyte, of which a byte
+  // takes fourteen of memory where tensors have names of a letter.
+  static constexpr size_t kMaxSpacePerBatch = size_t{16} << 20;
   // A relay that has had so many begins a new node session: numbers are never used again.
   static constexpr int32_t kMaxMembers = (1 << 24) - 1;
 

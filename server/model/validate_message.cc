@@ -341,11 +341,21 @@ std::string Truncated(absl::string_view text, size_t bytes) {
   return std::string(text.substr(0, bytes));
 }
 
+absl::Status CheckSpace(const google::protobuf::Message& message, size_t bytes) {
+  // A byte takes fourteen where tensors have names of a letter.
+  constexpr size_t kFree = 64 << 10, kMostOfAByte = 20;
+  const size_t space = message.SpaceUsedLong();
+  if (space <= kFree + kMostOfAByte * bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", bytes, " bytes takes ", space,
+                   " bytes of memory: thousands of its parts have nothing in them"));
+}
+
 std::string OneLine(absl::string_view text) {
   std::string line(text);
   std::replace_if(
       line.begin(), line.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
-  return line;
+  return PrintableText(line);
 }
 
 }  // namespace coordd

@@ -2,6 +2,9 @@
 // the field, what was found and what was expected; it ends the session.
 #pragma once
 
+#include <google/protobuf/message.h>
+
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,9 +35,14 @@ absl::Status ValidateDismiss(const v1::DismissRequest& request);
 
 absl::Status ValidateJobName(absl::string_view name);
 
+// INVALID_ARGUMENT: a message of `bytes` takes so much more memory than any that says something:
+// it has thousands of parts with nothing in them, of which each is two bytes on the wire.
+absl::Status CheckSpace(const google::protobuf::Message& message, size_t bytes);
+
 // The first `bytes` of `text` at most, never half a UTF-8 character.
 std::string Truncated(absl::string_view text, size_t bytes);
-// The text on one line: control characters, which could forge lines of a log, become spaces.
+// The text on one line: control characters, which could forge lines of a log, become spaces, and
+// what else a terminal should not have is written out (PrintableText).
 std::string OneLine(absl::string_view text);
 
 }  // namespace coordd

@@ -100,6 +100,14 @@ bool Inbox::Push(Item&& item) {
   return true;
 }
 
+bool Inbox::Reserve(const MessageSize& size) {
+  MutexLock lock(&mu_);
+  const Arrival arrival{.size = size};
+  if (!HasRoomLocked(&arrival)) return false;
+  (size.is_small() ? cost_.small : cost_.large) += size.cost();
+  return true;
+}
+
 bool Inbox::WaitForRoom(WaitingLine::Place place) {
   {
     MutexLock lock(&mu_);

@@ -66,6 +66,10 @@ class Inbox {
   // Offers a message that says what is ready. May take a turn.
   bool Offer(Item&& item, const Arrival& arrival, const WakeRule::Report& report);
 
+  // For a message that is not small, before it is read: whether there is room for it now, which is
+  // then its own (Arrival::has_waited). So of what waits for room only bytes are there.
+  bool Reserve(const MessageSize& size);
+
   // For a session whose message was not taken: `resume` is called on the coordinator thread after
   // one of its next turns, when there is room, and offers it as one that has waited. At most one
   // per session, which is what bounds it. False when closed: it is not called then.

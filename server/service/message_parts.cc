@@ -12,9 +12,13 @@ namespace {
 constexpr size_t kWordBytes = 64;
 constexpr size_t kTensorBytes = 32;
 
+// Of memory a byte on the wire takes so many when it is read, where tensors have long names.
+constexpr size_t kUsualSpace = 4;
+
 size_t CostOf(const v1::WorkerMessage& message) {
   const auto tensors = static_cast<size_t>(message.tensors_ready().tensors_size());
-  return kWordBytes + std::max(message.ByteSizeLong(), tensors * kTensorBytes);
+  return kWordBytes + std::max({message.ByteSizeLong(), tensors * kTensorBytes,
+                                message.SpaceUsedLong() / kUsualSpace});
 }
 
 // Puts what is told into parts, one after the other.

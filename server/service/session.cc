@@ -12,6 +12,7 @@
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 #include "common/protocol/message_sequence.h"
+#include "server/model/validate_message.h"
 
 namespace coordd {
 namespace {
@@ -271,6 +272,17 @@ void Session::OnReadDone(bool ok) {
 
 void Session::Take() {
   if (stream_.caller == nullptr) return;  // the session is closing, without a word of its client's
+  const MessageSize size{.bytes = incoming_.Length()};
+  if (size.is_small()) {
+    Read(/*has_waited=*/false);
+  } else if (inbox_.Reserve(size)) {
+    Read(/*has_waited=*/true);
+  } else {
+    WaitForRoom(size);
+  }
+}
+
+void Session::Read(bool has_waited) {
   grpc::Slice bytes;
   const bool is_small =
       incoming_.Length() <= RepeatedMessages::kMostBytes && incoming_.TrySingleSlice(&bytes).ok();
@@ -292,7 +304,7 @@ void Session::Take() {
   }
   incoming_.Clear();
   metrics_.OnMessageReceived();
-  OfferHeld(/*has_waited=*/false);
+  OfferHeld(has_waited);
 }
 
 absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
@@ -305,6 +317,7 @@ absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
       return absl::InvalidArgumentError(
           "what was sent cannot be parsed as a message coordd.v1.NodeMessages");
     }
+    COORDD_RETURN_IF_ERROR(CheckSpace(batch, bytes));
     return TakeNodeMessages(batch, bytes);
   }
   SessionMessage in{.session = id_, .message = {}};
@@ -312,6 +325,7 @@ absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
+  COORDD_RETURN_IF_ERROR(CheckSpace(in.message, bytes));
   if (in.message.has_join()) {
     in.caller = stream_.caller;
     stream_.metrics_addresses.Apply(stream_.caller->peer, *in.message.mutable_join());
@@ -386,7 +400,7 @@ bool Session::OfferPart(bool has_waited) {
   if (taken) {
     held_.pop_front();
   } else {
-    WaitForRoom();
+    WaitForRoom(held_.front().size);
   }
   return taken;
 }
@@ -404,7 +418,7 @@ void Session::OfferHeld(bool has_waited) {
   }
 }
 
-void Session::WaitForRoom() {
+void Session::WaitForRoom(const MessageSize& size) {
   // Full: nothing more is read from this worker, so HTTP/2 flow control holds it back.
   std::shared_ptr<Session> self;
   {
@@ -414,10 +428,15 @@ void Session::WaitForRoom() {
   if (self == nullptr) return;  // gRPC is done with it
   metrics_.OnReadWithheld();
   auto resume = [self] {
-    if (!self->closing()) self->OfferHeld(/*has_waited=*/true);
+    if (self->closing() || !self->Hold()) return;
+    if (self->held_.empty()) {
+      self->Read(/*has_waited=*/true);
+    } else {
+      self->OfferHeld(/*has_waited=*/true);
+    }
+    self->LetGo();
   };
-  if (!inbox_.WaitForRoom(
-          {.job = stream_.job, .size = held_.front().size, .resume = std::move(resume)}))
+  if (!inbox_.WaitForRoom({.job = stream_.job, .size = size, .resume = std::move(resume)}))
     Close(absl::UnavailableError("coordd is stopping"));
 }
 

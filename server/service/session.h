@@ -105,8 +105,10 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   // False: there is no room, and the session is closing because of that.
   bool QueueLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Parses what was read, unless it is what was read before.
+  // Reads what has come, if it is small or there is room for it; otherwise when its turn comes.
   void Take();
+  // Parses it, unless it is what was read before.
+  void Read(bool has_waited);
   absl::StatusOr<ParsedMessage> Parse(size_t bytes);
   absl::StatusOr<ParsedMessage> TakeNodeMessages(const v1::NodeMessages& batch, size_t bytes);
   absl::Status MayGreet(const v1::NodeMessages& batch);
@@ -116,7 +118,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void OfferHeld(bool has_waited);
   // False: there is no room for the part, and its turn will come.
   bool OfferPart(bool has_waited);
-  void WaitForRoom();
+  void WaitForRoom(const MessageSize& size);
   void ReadNext();
   void StartNextRead();
   // Whether it may offer or read more now; it is then held. Otherwise OnWriteDone goes on, or it

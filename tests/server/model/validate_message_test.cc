@@ -80,6 +80,30 @@ TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
   }
 }
 
+TEST(ValidateMessage, WhatConsistsOfEmptyPartsTakesTooMuchMemory) {
+  v1::WorkerMessage message;
+  EXPECT_THAT(CheckSpace(message, 0), IsOk());
+  for (int i = 0; i < 18'000; ++i) {  // as many as a message may have, with the shortest names
+    v1::TensorSpec& tensor = *message.mutable_tensors_ready()->add_tensors();
+    tensor.set_name("n");
+    tensor.set_kind(v1::COLLECTIVE_KIND_ALLREDUCE);
+    tensor.set_dtype(v1::DATA_TYPE_FLOAT32);
+    tensor.set_op(v1::REDUCE_OP_SUM);
+    tensor.add_shape(4);
+  }
+  EXPECT_THAT(CheckSpace(message, message.ByteSizeLong()), IsOk());
+  for (int i = 0; i < 500'000; ++i) message.mutable_resume_report()->add_stored();
+  EXPECT_THAT(
+      CheckSpace(message, message.ByteSizeLong()),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parts have nothing in them")));
+}
+
+TEST(ValidateMessage, ALineHasNothingThatATerminalShouldNotHave) {
+  EXPECT_EQ(OneLine("a\nb\x1b[31m"), "a b [31m");
+  EXPECT_EQ(OneLine("zw\u00f6lf \u4e00"), "zw\u00f6lf \u4e00");
+  EXPECT_EQ(OneLine("x\u202ey\u009bz"), "x\\u202ey\\u009bz");
+}
+
 TEST(ValidateMessage, BoundsTensorsReady) {
   v1::TensorsReady ready;
   ready.add_tensors()->set_name("");

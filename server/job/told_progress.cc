@@ -1,0 +1,26 @@
+#include "server/job/told_progress.h"
+
+#include "common/protocol/proto_convert.h"
+
+namespace coordd {
+
+ToldProgress ProgressOf(const v1::Heartbeat& heartbeat) {
+  ToldProgress progress{.collectives_completed = heartbeat.collectives_completed(),
+                        .bytes_reduced = heartbeat.bytes_reduced()};
+  const v1::LanePosition* longest = nullptr;
+  for (const v1::LanePosition& lane : heartbeat.lanes()) {
+    progress.executes = progress.executes || lane.launched() > lane.completed();
+    if (lane.lane() == 0 && !progress.of_all_ranks.has_value())
+      progress.of_all_ranks = ToldProgress::Batches{lane.launched(), lane.completed()};
+    if (lane.oldest_waiting().empty()) continue;
+    if (longest == nullptr || FromProto(lane.waiting()) > FromProto(longest->waiting()))
+      longest = &lane;
+  }
+  if (longest != nullptr) {
+    progress.waiting = ToldProgress::Waiting{
+        ProcessSetId{longest->lane()}, longest->oldest_waiting(), FromProto(longest->waiting())};
+  }
+  return progress;
+}
+
+}  // namespace coordd
