@@ -17,7 +17,7 @@ CLI::App* AddCertsCommand(CLI::App& app, CertsArguments* arguments) {
                     "(everything), launcher (its own jobs), worker (be one of a job), node (a "
                     "relay), viewer (look)");
   certs->add_flag("--renew", arguments->renew,
-                  "with --role: replace the certificate and its key in DIR, if they are there");
+                  "with --role: replace the certificate and its key that are in DIR");
   certs->add_option("--name", arguments->names,
                     "a host name or address of coordd, besides localhost (may be repeated) [of one "
                     "that is renewed, those that it had]; with a client's --role, whose it is: a "

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/owned_fd.h"
@@ -351,11 +352,32 @@ absl::Status MakeCertificates(const std::string& directory, const CertOptions& o
   return absl::OkStatus();
 }
 
+namespace {
+
+// A name that is written wrongly is no new one.
+absl::Status ThereToBeRenewed(const std::string& directory, const std::string& stem) {
+  const std::string cert = absl::StrCat(directory, "/", stem, ".crt");
+  if (access(cert.c_str(), F_OK) == 0) return absl::OkStatus();
+  std::vector<std::string> there;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none)) {
+    const std::string name = entry.path().filename().string();
+    if (absl::EndsWith(name, ".crt") && name != "ca.crt") there.push_back(name);
+  }
+  std::sort(there.begin(), there.end());
+  return absl::NotFoundError(absl::StrCat(
+      cert, " is not there to be renewed; there is ",
+      there.empty() ? "none" : absl::StrJoin(there, ", "), "; without --renew it is made"));
+}
+
+}  // namespace
+
 absl::Status AddCertificate(const std::string& directory, const std::string& stem,
                             const Identity& client, const AddOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
   const DirectoryLock lock(directory);
-  if (!options.renew) COORDD_RETURN_IF_ERROR(NothingThere(directory, {stem}));
+  COORDD_RETURN_IF_ERROR(options.renew ? ThereToBeRenewed(directory, stem)
+                                       : NothingThere(directory, {stem}));
   COORDD_ASSIGN_OR_RETURN(const Signed ca, LoadAuthority(directory));
   COORDD_ASSIGN_OR_RETURN(const Signed made, SignClient(client, options.lifetime, ca));
   return WritePair(absl::StrCat(directory, "/", stem), made, options.renew);

@@ -33,7 +33,8 @@ struct AddOptions {
 };
 
 // Writes STEM.crt and STEM.key of one more client, signed by the ca.key in `directory`.
-// ALREADY_EXISTS: one of them is there, and is not to be replaced; NOT_FOUND: there is no ca.key;
+// ALREADY_EXISTS: one of them is there, and is not to be replaced; NOT_FOUND: it is to be replaced
+// and is not there, or there is no ca.key;
 // INVALID_ARGUMENT: it is no authority of MakeCertificates, or has expired.
 absl::Status AddCertificate(const std::string& directory, const std::string& stem,
                             const Identity& client, const AddOptions& options);

@@ -41,6 +41,7 @@ _PACKED, _NOT_PACKED = b"+", b"!"  # the first byte of what travels as a state
 
 CANNOT = ("the state is back at its last commit, and the job cannot go on: coordrun --min-np N makes one that goes on without "
           "lost ranks")
+OUT = "the state is back at its last commit; this rank is out of the job, which goes on without it if enough others are left"
 
 
 def on_members_changed(entered: Callable[[Any], None]) -> None:
@@ -229,7 +230,7 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
                     _basics.heed_the_end()
                     state.restore()
                     if error.code != "GENERATION_CHANGED":
-                        raise HorovodInternalError(f"{error}; {CANNOT}", error.code) from error
+                        raise HorovodInternalError(f"{error}; {OUT if _basics.members_may_change() else CANNOT}", error.code) from error
                     in_step = False
                 except HostsUpdatedInterrupt as interrupt:
                     if _basics.drain_seconds() >= 0:

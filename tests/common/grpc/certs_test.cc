@@ -136,6 +136,18 @@ TEST(AddCertificate, OverwritesNothingAndNeedsTheAuthoritysKey) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("ca.key"));
 }
 
+TEST(AddCertificate, ANameThatIsNotThereIsNotRenewed) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  const absl::Status status = AddCertificate(directory.path(), "launcher-alcie",
+                                             {Role::kLauncher, "alcie"}, {.renew = true});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("launcher-alcie.crt is not there to be renewed; there is operator.crt, "
+                        "server.crt, worker.crt; without --renew it is made"));
+  EXPECT_FALSE(std::filesystem::exists(directory / "launcher-alcie.crt"));
+}
+
 TEST(AddCertificate, RenewsWhatIsThereIfItIsTo) {
   const TempDirectory directory;
   ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
