@@ -62,6 +62,25 @@ coordd_status_t RunFor(coordd_comm_t* comm, const CommCall& call, double timeout
   });
 }
 
+coordd_status_t StartMessage(coordd_comm_t* comm, CollectiveKind kind, void* buffer, int64_t count,
+                             coordd_dtype_t dtype, int32_t peer, int64_t tag,
+                             coordd_work_t** work) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return NullArgument("work");
+    *work = nullptr;
+    CommCall like;  // of which the same is asked
+    like.kind = kind;
+    like.dtype = static_cast<DataType>(dtype);
+    COORDD_RETURN_IF_ERROR(Check(comm, like));
+    const CommMessage message{peer, tag, buffer, count, like.dtype};
+    COORDD_ASSIGN_OR_RETURN(std::shared_ptr<Work> started, kind == CollectiveKind::kSend
+                                                               ? comm->comm->Send(message)
+                                                               : comm->comm->Receive(message));
+    *work = new coordd_work{std::move(started), buffer};
+    return absl::OkStatus();
+  });
+}
+
 // Numbers of the program that are none of ours become 0, which Run refuses.
 DataType DtypeOf(coordd_dtype_t dtype) {
   return dtype < COORDD_UINT8 || dtype > COORDD_FLOAT8_E5M2 ? DataType{}
@@ -86,6 +105,7 @@ CommCall RootedCallOf(void* buffer, int64_t count, coordd_dtype_t dtype, int32_t
 using coordd::CallOf;
 using coordd::CollectiveKind;
 using coordd::RootedCallOf;
+using coordd::StartMessage;
 
 extern "C" {
 
@@ -209,6 +229,18 @@ coordd_status_t coordd_comm_barrier_async(coordd_comm_t* comm, coordd_work_t** w
 coordd_status_t coordd_comm_barrier_for(coordd_comm_t* comm, double timeout_seconds,
                                         coordd_work_t** work) {
   return coordd::RunFor(comm, {}, timeout_seconds, work);
+}
+
+coordd_status_t coordd_comm_send_async(coordd_comm_t* comm, const void* buffer, int64_t count,
+                                       coordd_dtype_t dtype, int32_t destination, int64_t tag,
+                                       coordd_work_t** work) {
+  return StartMessage(comm, CollectiveKind::kSend, const_cast<void*>(buffer), count, dtype,
+                      destination, tag, work);
+}
+coordd_status_t coordd_comm_receive_async(coordd_comm_t* comm, void* buffer, int64_t count,
+                                          coordd_dtype_t dtype, int32_t source, int64_t tag,
+                                          coordd_work_t** work) {
+  return StartMessage(comm, CollectiveKind::kReceive, buffer, count, dtype, source, tag, work);
 }
 
 }  // extern "C"

@@ -150,6 +150,29 @@ COORDD_API coordd_status_t coordd_comm_barrier_async(coordd_comm_t* comm, coordd
 COORDD_API coordd_status_t coordd_comm_barrier_for(coordd_comm_t* comm, double timeout_seconds,
                                                    coordd_work_t** work);
 
+/* --- messages between two members --------------------------------------------------------------
+ *
+ * `count` elements from this member to member `destination`, which receives as many of the same
+ * dtype: otherwise both hear so (INVALID_ARGUMENT, with both counts and dtypes). Messages of a comm
+ * from one member with one tag are received in the order in which they were sent; otherwise they do
+ * not wait for each other, nor for the collectives of the comm. Any thread may make these calls.
+ * `source`: a member, or COORDD_ANY_SOURCE, which takes what comes first.
+ *
+ * *work is to be waited for and released, like that of any collective; the buffer stays in use
+ * until it is complete. It has no deadline of its own: coordd_work_wait has one. A small message
+ * may be complete before it is received. The result of a receive (coordd_work_result) has as its
+ * one received split the member that has sent. Errors: INVALID_ARGUMENT; the end of the generation,
+ * as coordd_worker_status; UNIMPLEMENTED between ranks whose sum is 65,536 or more. */
+#define COORDD_ANY_SOURCE (-1)
+COORDD_API coordd_status_t coordd_comm_send_async(coordd_comm_t* comm, const void* buffer,
+                                                  int64_t count, coordd_dtype_t dtype,
+                                                  int32_t destination, int64_t tag,
+                                                  coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_receive_async(coordd_comm_t* comm, void* buffer,
+                                                     int64_t count, coordd_dtype_t dtype,
+                                                     int32_t source, int64_t tag,
+                                                     coordd_work_t** work);
+
 #ifdef __cplusplus
 }
 #endif

@@ -25,7 +25,8 @@
  *
  * Threads. Every function may be called from any thread, several at once, also on one handle; only
  * coordd_worker_destroy and coordd_work_release must be the last call on their handle. After fork()
- * the child's calls on handles of the parent fail with COORDD_FAILED_PRECONDITION.
+ * the child's calls on handles of the parent fail with COORDD_FAILED_PRECONDITION, and so does a
+ * worker's start there once one was started in the parent.
  *
  * Growth. Structures start with their own size, so that a program that was compiled against an
  * older header runs with a newer library: set it by COORDD_..._INIT. Members are only ever
@@ -47,7 +48,8 @@
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
  * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
- * revision 21 the option settling_window_seconds.
+ * revision 21 the option settling_window_seconds; revision 22 coordd_comm_send_async and
+ * coordd_comm_receive_async (comm.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -66,7 +68,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 21
+#define COORDD_ABI_VERSION 22
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

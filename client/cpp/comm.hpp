@@ -132,6 +132,30 @@ class Comm {
     return Started(coordd_comm_barrier_async(handle_, &work), work);
   }
   Work BarrierAsync() { return TryBarrierAsync().value(); }
+
+  // Messages, which are beside the order of the calls. `source`: also COORDD_ANY_SOURCE.
+  template <typename T>
+  Expected<Work> TrySendAsync(const T* buffer, int64_t count, int destination, int64_t tag = 0) {
+    coordd_work_t* work = nullptr;
+    return Started(
+        coordd_comm_send_async(handle_, buffer, count, DtypeOf<T>(), destination, tag, &work),
+        work);
+  }
+  template <typename T>
+  Work SendAsync(const T* buffer, int64_t count, int destination, int64_t tag = 0) {
+    return TrySendAsync(buffer, count, destination, tag).value();
+  }
+  template <typename T>
+  Expected<Work> TryReceiveAsync(T* buffer, int64_t count, int source, int64_t tag = 0) {
+    coordd_work_t* work = nullptr;
+    return Started(
+        coordd_comm_receive_async(handle_, buffer, count, DtypeOf<T>(), source, tag, &work), work);
+  }
+  template <typename T>
+  Work ReceiveAsync(T* buffer, int64_t count, int source, int64_t tag = 0) {
+    return TryReceiveAsync(buffer, count, source, tag).value();
+  }
+
   coordd_comm_t* handle() const { return handle_; }
 
  private:

@@ -32,6 +32,17 @@ struct CommCall {
   bool operator==(const CommCall& other) const = default;
 };
 
+// A message to another member, or from one. `count` elements of `dtype` at `buffer`.
+struct CommMessage {
+  static constexpr int32_t kAnySource = -1;
+
+  int32_t peer = 0;  // counts the members; of a receive also kAnySource
+  int64_t tag = 0;
+  void* buffer = nullptr;
+  int64_t count = 0;
+  DataType dtype = DataType::kUint8;
+};
+
 // The members of a process set in one generation, with an order of their own: no names, nothing is
 // negotiated. Calls run one after the other, in the order in which they were made. One thread at a
 // time makes them. May outlive its worker; calls then fail. Its end is local, not a collective; it
@@ -64,6 +75,17 @@ class Comm {
   // which comes at once if it can. RESOURCE_EXHAUSTED: a million calls have not ended. Callbacks of
   // these works may make calls of the comm, and wait for them.
   virtual absl::StatusOr<std::shared_ptr<Work>> Start(const CommCall& call) = 0;
+
+  // Messages, beside the order of the calls, from any thread: those from one member with one tag
+  // are received in the order in which they were sent. The buffer is in use until the work is done;
+  // that of a receive has the sender, counted among the members, as its only received split. A work
+  // has no deadline of its own; it outlives the comm, and ends with
+  //   INVALID_ARGUMENT  the other member means another count or dtype
+  //   the generation's end, as Worker::status
+  // Statuses: INVALID_ARGUMENT; UNIMPLEMENTED, between ranks whose sum is too large (lanes.h); as
+  // Worker::status.
+  virtual absl::StatusOr<std::shared_ptr<Work>> Send(const CommMessage& message) = 0;
+  virtual absl::StatusOr<std::shared_ptr<Work>> Receive(const CommMessage& message) = 0;
 };
 
 }  // namespace coordd

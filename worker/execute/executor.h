@@ -115,6 +115,8 @@ class Executor {
   // of DefineGroup's. `done` is called once: from the thread in the driver's seat, or at once when
   // the data plane has stopped.
   void LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done);
+  // The same, but false, and `done` is never called, when the data plane has stopped already.
+  bool TryLaunchExchange(CollectiveArgs args, CollectiveBackend::Done done);
   // Ends the lane and the group of its number. Nothing of it is in flight.
   void EndExchanges(LaneId lane) { CloseComm(lane, nullptr); }
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.

@@ -152,6 +152,12 @@ void Executor::LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done)
   std::move(std::get<Exchange>(input).done)(DataPlaneStopped());
 }
 
+bool Executor::TryLaunchExchange(CollectiveArgs args, CollectiveBackend::Done done) {
+  if (!inbox_.PushUnbounded(Exchange{std::move(args), std::move(done)})) return false;
+  CallDriver();
+  return true;
+}
+
 void Executor::Take(Exchange& exchange) {
   // Its group may not have been defined any more.
   if (aborted_.load(std::memory_order_acquire)) return std::move(exchange.done)(DataPlaneStopped());

@@ -4,6 +4,7 @@
 // collectives send (worker/interfaces/transport.h), which has room for kLaneNumbers of them:
 //
 //   0                      process sets, by their numbers    common/protocol/protocol_bounds.h
+//   kFirstPairLane         sends and receives of comms, by pairs of ranks
 //   kFirstScheduleLane     schedules that coordd has frozen  common/protocol/protocol_bounds.h
 //   kFirstDeviceLane       process sets, for tensors that NCCL could carry
 //   kFirstExchangeLane     hierarchical allreduces, between nodes
@@ -33,7 +34,11 @@ inline constexpr int32_t kFirstCommLane = ToInt(kEndOfPeerLane) - kMaxComms;
 inline constexpr int32_t kMaxExchangeSets = 4096;
 inline constexpr int32_t kFirstExchangeLane = kFirstCommLane - kMaxExchangeSets;
 
-static_assert(kProcessSetNumbers <= kFirstScheduleLane);
+// Four lanes for each two ranks, by the sum of these: of one rank no two pairs have the same.
+inline constexpr int32_t kFirstPairLane = 1 << 18;
+inline constexpr int32_t kMaxPairSum = (kFirstScheduleLane - kFirstPairLane) / 4;
+
+static_assert(kProcessSetNumbers <= kFirstPairLane);
 static_assert(kFirstDeviceLane + kProcessSetNumbers <= kFirstExchangeLane);
 static_assert(kMaxExchangeSets <= kProcessSetNumbers);
 

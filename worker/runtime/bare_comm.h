@@ -3,14 +3,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "worker/api/comm.h"
 #include "worker/base/fork_guard.h"
 #include "worker/runtime/comm_execution.h"
 #include "worker/runtime/comm_order.h"
+#include "worker/runtime/point_to_point.h"
 
 namespace coordd {
 
@@ -19,7 +23,9 @@ class BareComm final : public Comm {
  public:
   using Needs = CommExecution::Needs;
 
-  explicit BareComm(Needs parts) : order_(std::make_shared<CommOrder>(std::move(parts))) {}
+  explicit BareComm(Needs parts)
+      : members_(std::make_shared<const std::vector<int32_t>>(parts.ranks)),
+        order_(std::make_shared<CommOrder>(std::move(parts))) {}
   ~BareComm() override;
   BareComm(const BareComm&) = delete;
   BareComm& operator=(const BareComm&) = delete;
@@ -33,10 +39,17 @@ class BareComm final : public Comm {
   absl::StatusOr<std::shared_ptr<Work>> Start(const CommCall& call) override {
     return order_->Start(call);
   }
+  absl::StatusOr<std::shared_ptr<Work>> Send(const CommMessage& message) override;
+  absl::StatusOr<std::shared_ptr<Work>> Receive(const CommMessage& message) override;
 
  private:
+  absl::StatusOr<PointToPoint::Message> MessageOf(absl::string_view what,
+                                                  const CommMessage& message) const;
+
+  // Constant after construction.
+  const std::shared_ptr<const std::vector<int32_t>> members_;
   std::shared_ptr<CommOrder> order_;
-  const ForkGuard fork_guard_;  // constant after construction
+  const ForkGuard fork_guard_;
 };
 
 }  // namespace coordd

@@ -11,6 +11,7 @@
 #include "worker/interfaces/comm_numbers.h"
 #include "worker/interfaces/edge_report.h"
 #include "worker/runtime/data_plane.h"
+#include "worker/runtime/point_to_point.h"
 
 namespace coordd {
 
@@ -24,6 +25,7 @@ struct GenerationPlane {
   std::atomic<bool> comm_failed = false;
   // What launched batches refer to is declared before.
   std::unique_ptr<Store> store;  // keys of the generation
+  std::unique_ptr<PointToPoint> messages;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<DevicePlane> devices;  // Works of its tensors refer to it while it is there
   std::shared_ptr<EdgeReport> edges;     // the backend's

@@ -153,6 +153,7 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<ProcessSetId> AskForNewSet(const std::string& name, std::vector<int32_t> ranks,
                                             absl::Duration timeout);
   // Comms of what callers know or will know end with this.
+  void MakeMessages(const Placement& placement, GenerationPlane& plane);
   void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With that, and what follows it.
   absl::Status EndBy(LeaveRequested how, absl::Duration timeout);

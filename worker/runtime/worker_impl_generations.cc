@@ -43,6 +43,7 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
         r.completion->Finish(std::move(batch));
       });
   MakeDevicePlane(placement.generation, place.layout, plane);
+  MakeMessages(placement, plane);
   plane.data_plane =
       std::make_unique<DataPlane>(*plane.executor, *plane.devices, plane.edges.get());
   {
@@ -121,6 +122,24 @@ void WorkerImpl::MakeDevicePlane(Generation generation, const GroupLayout& layou
                                                 r.gpus, *plane.store, clock_, std::move(hooks));
 }
 
+void WorkerImpl::MakeMessages(const Placement& placement, GenerationPlane& plane) {
+  PointToPoint::Needs needs;
+  needs.generation = placement.generation;
+  needs.self = placement.rank;
+  needs.size = placement.size;
+  needs.executor = plane.executor.get();
+  needs.clock = &clock_;
+  needs.count = [this, &plane](CollectiveKind kind, absl::StatusCode code, int64_t bytes) {
+    if (plane.end.ended()) return;  // the metrics may be gone
+    runtime_->metrics.RecordCollective(kind, plane.executor->backend_name(), code,
+                                       code == absl::StatusCode::kOk ? bytes : 0);
+  };
+  needs.report_failure = [this, of = placement.generation](const absl::Status& why) {
+    runtime_->inbox.PushUnbounded(ConnectFailed{of, why, SuspectOf(why), /*was_connected=*/true});
+  };
+  plane.messages = std::make_unique<PointToPoint>(std::move(needs));
+}
+
 void WorkerImpl::OnConnected(Generation generation, const absl::Status& status) {
   if (!status.ok() && options_.on_failure != OnFailure::kEnd)
     runtime_->inbox.PushUnbounded(ConnectFailed{generation, status, SuspectOf(status)});
@@ -170,6 +189,7 @@ void WorkerImpl::EndComms(const absl::Status& why) {
   for (const ViewPtr& view : {view_, next_}) {
     if (view == nullptr) continue;
     view->plane->end.Set(why);
+    view->plane->messages->End(why);
     view->plane->executor->RingComms();
   }
 }

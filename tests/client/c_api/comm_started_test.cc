@@ -56,6 +56,40 @@ void TestStarting(Comm& comm) {
   CHECK(coordd_comm_barrier_async(comm.handle(), nullptr) == COORDD_INVALID_ARGUMENT);
 }
 
+// Messages match by sender and tag, in their order, whatever their sizes; a wrong one is an error
+// on both sides, and the next one is received.
+void TestMessages(Comm& comm) {
+  const int size = comm.size(), rank = comm.rank();
+  if (size == 1) return;
+  const int right = (rank + 1) % size, left = (rank + size - 1) % size;
+  for (const int64_t count : {int64_t{0}, int64_t{3}, int64_t{300}, int64_t{1000003}}) {
+    Floats first = Input(rank, count), second = Input(rank + 1, count), other(first.size()),
+           in(first.size());
+    std::vector<coordd::Work> works;
+    works.push_back(comm.SendAsync(first.data(), count, right, 1));
+    works.push_back(comm.SendAsync(second.data(), count, right, 2));
+    works.push_back(comm.SendAsync(first.data(), count, right, 2));
+    comm.ReceiveAsync(in.data(), count, left, 2).Wait();
+    CHECK(in == Input(left + 1, count));
+    works.push_back(comm.ReceiveAsync(other.data(), count, left, 2));
+    comm.ReceiveAsync(in.data(), count, COORDD_ANY_SOURCE, 1).Wait();
+    CHECK(in == Input(left, count));
+    for (coordd::Work& work : works) work.Wait();
+    CHECK(other == Input(left, count));
+  }
+  Floats wrong(1000), none(7);
+  coordd::Work sent = comm.SendAsync(wrong.data(), 1000, right, 3);
+  coordd::Work received = comm.ReceiveAsync(none.data(), 7, left, 3);
+  CHECK(received.TryWait().code() == COORDD_INVALID_ARGUMENT);
+  CHECK(sent.TryWait().code() == COORDD_INVALID_ARGUMENT);
+  coordd::Work any = comm.ReceiveAsync(none.data(), 7, COORDD_ANY_SOURCE, 4);
+  comm.SendAsync(none.data(), 7, right, 4).Wait();
+  any.Wait();
+  CHECK(any.Result().num_received_splits == 1 && any.Result().received_splits[0] == left);
+  CHECK(comm.TrySendAsync(none.data(), 7, rank, 4).code() == COORDD_INVALID_ARGUMENT);
+  CHECK(comm.TryReceiveAsync<float>(nullptr, 7, left, 4).code() == COORDD_INVALID_ARGUMENT);
+}
+
 // More than anybody waits for one by one.
 void TestTenThousand(Comm& comm) {
   std::vector<int32_t> values(10000);
@@ -175,6 +209,7 @@ int main(int argc, char** argv) {
     {
       Comm comm = worker.MakeComm("test");
       TestStarting(comm);
+      TestMessages(comm);
       TestTenThousand(comm);
       TestCallbacks(comm);
     }
