@@ -1,10 +1,12 @@
 // Statuses, versions, and a worker's life.
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/c_api/c_api_internal.h"
 #include "common/base/clock.h"
@@ -16,6 +18,7 @@
 #include "common/launch/launch_facts.h"
 #include "common/machine/build_info.h"
 #include "worker/api/options_from_environment.h"
+#include "worker/base/fork_guard.h"
 #include "worker/execute/worker_errors.h"
 
 namespace coordd {
@@ -47,6 +50,12 @@ Environment Overlay(const coordd_options_t& options, Environment environment) {
   return environment;
 }
 
+// What gRPC has is shared with the parent of a fork: a worker in the child would end the parent's.
+absl::Status CheckNoFork() {
+  static const ForkGuard first_start;
+  return first_start.Check();
+}
+
 absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   const Environment environment =
       Overlay(options, options.ignore_environment != 0 ? Environment() : ReadEnvironment());
@@ -59,6 +68,11 @@ absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   if (options.worker_id != nullptr) result.worker_id = options.worker_id;
   if (options.min_workers != 0) result.min_workers = options.min_workers;
   if (options.max_workers != 0) result.max_workers = options.max_workers;
+  if (options.stack_signal < 0 || options.stack_signal > SIGRTMAX) {
+    return absl::InvalidArgumentError(absl::StrCat("stack_signal is ", options.stack_signal,
+                                                   ", expected a signal, 1 to ", SIGRTMAX,
+                                                   ", or 0 for none"));
+  }
   if (options.stack_signal != 0) result.stack = {options.stack_signal, options.stack_fd};
   if (options.has_launcher_rank != 0) {
     result.launcher_rank = options.launcher_rank;
@@ -168,6 +182,7 @@ const char* coordd_last_error(void) { return coordd::LastError().c_str(); }
 coordd_status_t coordd_launch_place(const coordd_options_t* options, coordd_launch_t* launch) {
   thread_local std::string texts;
   return AtBorder([&]() -> absl::Status {
+    COORDD_RETURN_IF_ERROR(coordd::CheckNoFork());
     COORDD_ASSIGN_OR_RETURN(const coordd_options_t known, coordd::CopyIn(options, "options"));
     COORDD_ASSIGN_OR_RETURN(const coordd::WorkerOptions parsed, coordd::ToWorkerOptions(known));
     return coordd::CopyOut(coordd::ToLaunch(parsed, &texts), launch, "launch");

@@ -19,8 +19,8 @@ absl::Status ForkGuard::Check() const {
   if (!InChild()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "process ", getpid(),
-      " was forked from the one which is the member of the job: only that one can use this worker; "
-      "start child processes before the worker, or join with a worker of their own"));
+      " was forked from the one which is the member of the job: only that one can use its worker, "
+      "and the child can start none; start child processes before the worker, or not by fork"));
 }
 
 }  // namespace coordd

@@ -97,12 +97,26 @@ def launch(**options: OptionValue) -> Launch:
     return Launch(found.launcher.decode(errors="replace"), found.job.decode(errors="replace"), found.rank, found.size)
 
 
+_begun: List[int] = []  # the process that has joined a job first: this one, or one that this one was forked from
+
+
+def require_own_process() -> None:
+    """HorovodInternalError: this is a fork of a process that has joined a job. What gRPC has there is shared with its parent: a worker
+    here would end the parent's."""
+    if not _begun:
+        _begun.append(os.getpid())
+    elif _begun[0] != os.getpid():
+        raise CoorddError(f"process {os.getpid()} was forked from {_begun[0]}, which has joined a job, and cannot join one itself: "
+                          "expected a process that was started by spawn or forkserver, or forked before", "FAILED_PRECONDITION")
+
+
 class Worker:
     """This process as a member of a job. Thread-safe. Freed when nobody refers to it any more, so that a call that is
     still under way in another thread never meets a freed one."""
 
     def __init__(self, **options: OptionValue):
         """Joins and waits for the other members. `options` are members of coordd_options_t; texts are str."""
+        require_own_process()
         self._library = _library.library()
         self._pid = os.getpid()
         self.pointer = c_void_p()

@@ -36,7 +36,12 @@ def _register(number: int) -> Dict[str, int]:
     if number == 0 or _is_handled(number):
         return {}
     file = os.memfd_create("coordd-stacks")
-    faulthandler.register(number, file=file, all_threads=True, chain=False)
+    try:
+        faulthandler.register(number, file=file, all_threads=True, chain=False)
+    except (OSError, RuntimeError) as error:  # SIGKILL, SIGSEGV and the like
+        os.close(file)
+        raise ValueError(f'{SIGNAL_VARIABLE}: "{number}", expected a signal that a program can handle and that is no error, or 0 for '
+                         f"none: {error}") from None
     return {"stack_signal": number, "stack_fd": file}
 
 
