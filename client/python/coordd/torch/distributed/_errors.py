@@ -1,11 +1,14 @@
 """What a group raises: DistBackendError with coordd's sentence, which names rank, host and cause."""
 
+import re
 from typing import Optional
 
 import torch.distributed as dist
 
 from coordd import _library, _native
 
+# What coordd says of a member that has ended otherwise than by leaving.
+LOST = re.compile(r"\brank (\d+) \(host [^)]*\) (?:was lost|failed)")
 _DEADLINE_EXCEEDED = _library.STATUS["DEADLINE_EXCEEDED"]
 
 

@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 
 from coordd import _library, _native
 from coordd.exceptions import CoorddError
-from coordd.torch.distributed import _bootstrap
+from coordd.torch.distributed import _bootstrap, _errors
 
 _DEADLINE_EXCEEDED, _NOT_FOUND, _OUT_OF_RANGE = (_library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE"))
 _MAX_KEY_BYTES, _MAX_VALUE_BYTES = 248, 64 * 1024
@@ -199,6 +199,15 @@ class Store(dist.Store):  # type: ignore[name-defined]
                 raise self._failed(key)
             if left <= _SLICE_S:
                 return None
+            self._require_all(key)
+
+    def _require_all(self, key: str) -> None:
+        """DistStoreError: a member was lost, which may be the one that would set the key. One that has left has set what it sets."""
+        try:
+            self._worker.check()
+        except CoorddError as error:
+            if _errors.LOST.search(str(error)):
+                raise _StoreError(f"coordd: nobody has set the key {key!r}: {error}") from None
 
     def _get(self, key: str, seconds: float) -> Optional[bytes]:
         value = self._wait_for(key, _wire_key(key), seconds)
