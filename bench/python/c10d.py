@@ -3,7 +3,7 @@
 
     bench/python/c10d.py [--ranks 2] [--rounds 5] [--only PART] [--spinners 8]
 
-  --only       calls, async, groups, store, ddp or fsdp
+  --only       calls, messages, async, groups, store, ddp or fsdp
   --spinners N  beside N processes that spin: what a loaded machine makes of it
 
 For each row the medians of the rounds' lower quartiles, and how many times as long the other takes. Needs build/ and a torch from 2.1.
@@ -69,6 +69,34 @@ def reduce_on(group, count, asynchronous=False):
 def calls(groups, rounds):
     for size, times in ((4, 400), (64 << 10, 200), (1 << 20, 50), (16 << 20, 10)):
         compare(f"all_reduce {size} B", {name: reduce_on(group, size // 4) for name, group in groups.items()}, times, rounds)
+
+
+def there_and_back(group, count):
+    rank, tensor = dist.get_rank(), torch.zeros(count)
+
+    def call():
+        if rank == 0:
+            dist.send(tensor, 1, group=group)
+            dist.recv(tensor, 1, group=group)
+        elif rank == 1:
+            dist.recv(tensor, 0, group=group)
+            dist.send(tensor, 0, group=group)
+
+    return call
+
+
+def messages(groups, rounds):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for nbytes, times in ((4, 400), (64 << 10, 200), (1 << 20, 50), (16 << 20, 10)):
+        compare(f"send and recv, back too, {nbytes} B", {name: there_and_back(group, nbytes // 4) for name, group in groups.items()}, times,
+                rounds)
+    for nbytes, times in ((4, 200), (1 << 20, 50), (16 << 20, 10)):
+        parts = [torch.zeros(nbytes // 4) for _ in range(size)]
+        own = parts if rank == 0 else None
+        compare(f"scatter, {nbytes} B to each", {name: lambda group=group: dist.scatter(torch.empty_like(parts[0]), own, 0, group=group)
+                                               for name, group in groups.items()}, times, rounds)
+        compare(f"gather, {nbytes} B of each", {name: lambda group=group: dist.gather(parts[rank], own, 0, group=group)
+                                              for name, group in groups.items()}, times, rounds)
 
 
 def asynchronous(groups, rounds):
@@ -200,7 +228,7 @@ def fsdp(groups, rounds):
     compare("FSDP2 step, 25 M parameters", steps, 5, min(rounds, 3))
 
 
-PARTS = {"calls": calls, "async": asynchronous, "groups": new_groups, "store": stores, "ddp": ddp, "fsdp": fsdp}
+PARTS = {"calls": calls, "messages": messages, "async": asynchronous, "groups": new_groups, "store": stores, "ddp": ddp, "fsdp": fsdp}
 
 
 def be_rank(rank, size, folder, options):

@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from ctypes import byref, c_size_t
+from ctypes import byref, c_double, c_int32, c_int64, c_size_t
 
 from coordd import _library, _native
 
@@ -31,3 +31,22 @@ def get(worker: "_native.Worker", key: str, timeout_seconds: float) -> bytes:
     if status != 0:
         raise _native.call_error(status)
     return buffer.raw[:size.value]
+
+
+def add(worker: "_native.Worker", key: str, number: int, timeout_seconds: float) -> int:
+    """Adds to the number there, 0 at first; what it is then. CoorddError: coordd cannot be reached."""
+    total = c_int64()
+    status = _library.library().function("coordd_store_add")(worker.pointer, key.encode(), c_int64(number), byref(total),
+                                                             c_double(timeout_seconds))
+    if status != 0:
+        raise _native.call_error(status)
+    return total.value
+
+
+def delete(worker: "_native.Worker", key: str, timeout_seconds: float) -> bool:
+    """Whether there was something. CoorddError: coordd cannot be reached."""
+    deleted = c_int32()
+    status = _library.library().function("coordd_store_delete")(worker.pointer, key.encode(), byref(deleted), c_double(timeout_seconds))
+    if status != 0:
+        raise _native.call_error(status)
+    return deleted.value != 0

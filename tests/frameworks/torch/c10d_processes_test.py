@@ -1,6 +1,7 @@
 """Programs of torch.distributed over coordd whose ranks end: killed, by an error, without a goodbye; and how they are started."""
 
 import os
+import re
 import sys
 import unittest
 
@@ -104,6 +105,75 @@ for work in works:
 """)
         self.assert_names_the_killed(text, (0, 2))
         self.assertRegex(text, r"rank 0 future: (.|\n)*rank 1 \(host")
+
+    def test_a_signal_ends_a_wait_behind_a_call_that_is_copied_and_one_for_a_group(self):
+        text = self.ranks(2, """
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+if rank == 0:
+    for wait in (lambda: [dist.all_reduce(torch.ones(4, 4)[:, ::2], async_op=True) for _ in range(2)][1].wait(),
+                 lambda: dist.new_group([0, 1])):
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            wait()
+            print("not interrupted", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    open(f"{folder}/through", "w").close()
+    os._exit(0)
+while not os.path.exists(f"{folder}/through"):
+    time.sleep(0.01)
+os._exit(0)
+""")
+        self.assertEqual(text.count("interrupted"), 2, text)
+        self.assertNotIn("not interrupted", text)
+
+    def test_an_exit_with_a_call_that_the_others_do_not_make_holds_nobody_up(self):
+        for call in ("dist.all_reduce(torch.ones(4), async_op=True)", "dist.all_reduce(torch.ones(4, 4)[:, ::2], async_op=True)"):
+            text = self.ranks(2, f"""
+from coordd.torch.distributed import _job
+_job.GOODBYE_S = 3600.0
+if rank == 1:
+    work = {call}
+else:
+    dist.destroy_process_group()
+""")
+            self.assertEqual(sorted(text.splitlines()), ["rank 0 ended: 0", "rank 1 ended: 0"], text)
+
+    def test_a_wait_for_a_key_ends_with_the_loss_of_a_rank(self):
+        for wait in ("store.get('nobody sets this')", "store.wait(['nobody sets this'])"):
+            text = self.ranks(2, f"""
+from coordd.torch.distributed import Store
+store = Store(dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))._channel.worker) if False else \
+    Store(coordd.torch.distributed._group.default()._channel.worker, datetime.timedelta(hours=1))
+if rank == 1:
+    store.get("begun")
+    os.kill(os.getpid(), signal.SIGKILL)
+store.set("begun", "yes")
+{wait}
+""")
+            self.assertRegex(text, r"rank 0 failed: .*nobody has set the key 'nobody sets this': .*rank 1 \(host .* was lost")
+
+    def test_a_child_of_a_fork_makes_no_group_and_its_parent_goes_on(self):
+        text = self.ranks(2, """
+child = os.fork()
+if child == 0:
+    dist.distributed_c10d._world.__init__()
+    try:
+        dist.init_process_group("coordd", init_method=f"file://{folder}/child{rank}", rank=0, world_size=1)
+        print("made one", flush=True)
+    except Exception as error:
+        print(f"child: {error}", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print(f"goes on with {tensor[0]:g}", flush=True)
+dist.barrier()
+""")
+        self.assertEqual(len(re.findall("child: .*forked from .*spawn or forkserver", text)), 2, text)
+        self.assertEqual(text.count("goes on with 2"), 2, text)
 
     def test_a_rank_killed_in_sends_is_an_error(self):
         text = self.ranks(2, """

@@ -131,6 +131,20 @@ def check_reduce_gather_scatter():
         equal(tensor, torch.full((2,), float(rank)))
 
 
+def check_large_blocks_are_scattered_and_gathered():
+    rank, size = ranks()
+    count = 30_000
+    for root in range(size):
+        parts = [torch.arange(float(count)).reshape(-1, 100).t() + one for one in range(size)]  # not contiguous
+        tensor = torch.empty(100, count // 100)
+        dist.scatter(tensor, parts if rank == root else None, src=root)
+        equal(tensor, parts[rank])
+        outputs = [torch.empty(count // 100, 100).t() for _ in range(size)] if rank == root else None
+        dist.gather(tensor, outputs, dst=root)
+        for output, part in zip(outputs or (), parts):
+            equal(output, part)
+
+
 def check_gathers_and_reduce_scatters():
     rank, size = ranks()
     outputs = [torch.empty(2, 2).t() for _ in range(size)]

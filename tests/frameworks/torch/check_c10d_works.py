@@ -180,6 +180,45 @@ def check_sends_and_receives():
 
 
 @on_host
+def check_large_messages_cross_and_do_not_wait_for_each_other():
+    rank, size = ranks()
+    if size == 1:
+        return
+    right, left = (rank + 1) % size, (rank - 1) % size
+    counts = (50, 20_000, 1_000_003)
+    works = [dist.isend(torch.arange(float(count)) + rank, right, tag=count) for count in counts]
+    for count in counts[::-1]:
+        received = torch.empty(count)
+        dist.recv(received, left, tag=count)
+        equal(received, torch.arange(float(count)) + left)
+    for work in works:
+        work.wait()
+    works = [dist.isend(torch.full((count % 300,), float(count)), right, tag=3) for count in range(1, 600)]
+    for count in range(1, 600):  # one tag: in the order in which they were sent
+        received = torch.empty(count % 300)
+        dist.recv(received, left, tag=3)
+        equal(received, torch.full((count % 300,), float(count)))
+    for work in works:
+        work.wait()
+
+
+@on_host
+def check_a_message_of_another_size_is_an_error_that_names_the_sender():
+    rank, size = ranks()
+    if size == 1:
+        return
+    for count in (4, 4000):
+        if rank == 0:
+            refused(RuntimeError, f"rank 1 has sent {count} elements of float32, expected {count - 1} elements of float64",
+                    lambda: dist.recv(torch.empty(count - 1, dtype=torch.float64), 1, tag=5))
+        elif rank == 1:
+            work = dist.isend(torch.ones(count), 0, tag=5)
+            if count > 1000:  # a small one may have ended before
+                refused(RuntimeError, f"rank 0 expected {count - 1} elements of float64", work.wait)
+        dist.barrier()
+
+
+@on_host
 def check_receives_from_any_source():
     rank, size = ranks()
     if size == 1:

@@ -34,11 +34,20 @@ class Barriers(Calls):
             return
         self._channel.put(f"{key}/{self._rank_}", b"here")
         answer = self._channel.get(f"{key}/answer", seconds + min(seconds, _GRACE_S))
+        if answer is not None:
+            self._channel.delete(f"{key}/{self._rank_}")
+            self._forget(key)
         if answer is None:
             answer = f"no answer within {seconds:g} s".encode()
         if answer:
             raise self._error(f"Rank {self._rank_} successfully reached monitoredBarrier, but received errors while waiting for "
                               f"send/recv from rank 0: {answer.decode()}")
+
+    def _forget(self, key: str) -> None:
+        """Once by each rank that has no more use for the answer: the last one deletes what is left of this barrier."""
+        if self._channel.count(f"{key}/through") == self._size_:
+            self._channel.delete(f"{key}/answer")
+            self._channel.delete(f"{key}/through")
 
     def _answer(self, key: str, seconds: float, wait_all_ranks: bool) -> None:
         end, missing = time.monotonic() + seconds, []  # type: float, List[int]
@@ -55,9 +64,11 @@ class Barriers(Calls):
         elif missing:
             self._refuse(key, f"Ranks {', '.join(map(str, missing))} failed to pass monitoredBarrier in {seconds * 1000:g} ms")
         self._channel.put(f"{key}/answer", b"")
+        self._forget(key)
 
     def _refuse(self, key: str, why: str) -> None:
         self._channel.put(f"{key}/answer", why.encode())
+        self._forget(key)
         raise self._error(why)
 
     @staticmethod

@@ -1,8 +1,8 @@
 """How the members of one group reach each other. Everything else of this package asks a Channel.
 
 The default group is a job of coordd's, and so is a group of which coordd's default group does not know the members. Other groups are
-process sets of its job (_job.py), made by their members alone. The collectives of a group are those of a comm, in one order; sends,
-receives and uneven exchanges are named operations.
+process sets of its job (_job.py), made by their members alone. The collectives of a group are those of a comm, in one order, and its
+sends and receives are messages of the comm; uneven exchanges, and sends of GPUs' memory, are named operations.
 
 Members are counted as torch counts them: coordd may number them otherwise (ranks of one node are neighbours), and what a comm delivers
 in the order of its members is put into torch's.
@@ -10,21 +10,21 @@ in the order of its members is put into torch's.
 
 import ctypes
 import os
-import re
 import threading
-from ctypes import c_int32, c_int64, c_size_t
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+import time
+from ctypes import byref, c_int64, c_size_t, c_void_p
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-from coordd import _library, _native, _store
+from coordd import _ends, _library, _native, _store
 from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _job
-from coordd.torch.distributed._comm import Comm
-from coordd.torch.distributed._errors import as_backend_error, backend_error
+from coordd.torch.distributed._comm import Comm, await_status
+from coordd.torch.distributed._errors import LOST, as_backend_error, backend_error
+from coordd.torch.distributed._ops import DTYPES
 
 _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
-_LOST = re.compile(r"\brank (\d+) \(host [^)]*\) (?:was lost|failed)")  # coordd's words of it
 _NO_SET = ("ABORTED", "UNAVAILABLE", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED")  # what ends all members' attempts to be a set of a job
 
 
@@ -58,7 +58,7 @@ class Channel:
 
     # Waits so many seconds for the calls that are executed in Python, and says whether all of them have ended; a group with such calls
     # puts its Lane.finish here.
-    calls_end: Callable[[float], bool] = staticmethod(lambda seconds: True)
+    calls_end: Callable[..., bool] = staticmethod(lambda seconds, in_vain=None: True)
 
     # By coordd's number of a member its rank in torch; None: they are the same.
     order: Optional[List[int]] = None
@@ -97,7 +97,7 @@ class Channel:
     @staticmethod
     def _has_lost(error: CoorddError, ranks: Sequence[int]) -> bool:
         """Whether the job ended with the loss of one of these: nobody need wait for that one in another job."""
-        lost = _LOST.search(str(error))
+        lost = LOST.search(str(error))
         return lost is not None and int(lost[1]) in ranks
 
     @property
@@ -181,20 +181,42 @@ class Channel:
             at = target.split([received[one] for one in self.order])
             into.copy_(torch.cat([at[one] for one in self._coordd_ranks or ()]))
 
-    def send(self, name: str, tensor: torch.Tensor, destination: int) -> _native.Work:
-        return self._one_to_one("coordd_send_async", name, tensor, destination)
+    def send(self, tensor: torch.Tensor, destination: int, tag: int) -> _native.Work:
+        return self._message("send", tensor, self.coordd_rank(destination), tag)
 
-    def receive(self, name: str, tensor: torch.Tensor, source: int) -> _native.Work:
-        return self._one_to_one("coordd_receive_async", name, tensor, source)
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> _native.Work:
+        """`source` -1: from any."""
+        return self._message("receive", tensor, -1 if source < 0 else self.coordd_rank(source), tag)
+
+    def _message(self, function: str, tensor: torch.Tensor, peer: int, tag: int) -> _native.Work:
+        dtype = DTYPES.get(tensor.dtype)
+        count = tensor.numel() if dtype is not None else tensor.numel() * tensor.element_size()
+        return self.comm.message(function, tensor.data_ptr(), count, _BYTES if dtype is None else dtype, peer, tag)
+
+    def await_messages(self, messages: Sequence[Tuple[_native.Work, torch.Tensor]]) -> None:
+        """Of a call that consists of them, each with its memory. Can be interrupted by Ctrl-C; they then go on."""
+        end, at = time.monotonic() + self.timeout_s, 0
+        try:
+            while at < len(messages):
+                status = await_status(messages[at][0], end)
+                if status != 0:
+                    raise backend_error(status, self.timeout_s)
+                at += 1
+        except BaseException:
+            for work, memory in messages[at:]:
+                _native.keep_until_done(work, memory)
+            raise
+
+    def sender_of(self, received: _native.Work) -> int:
+        """Of a receive that has ended."""
+        result = _library.initialised(_library.Result())
+        self._check(_library.library().quick.coordd_work_result(c_void_p(received.pointers[0]), byref(result)))
+        member = result.received_splits[0]
+        return member if self.order is None else self.order[member]
 
     def name_between(self, name: str) -> str:
         """Of a message: two ranks may be in several groups."""
         return name if self.set == 0 else f"{self.set}/{name}"
-
-    def _one_to_one(self, function: str, name: str, tensor: torch.Tensor, peer: int) -> _native.Work:
-        prepared = _native.Prepared(self.name_between(name), [tensor.numel() * tensor.element_size()], _BYTES)
-        prepared.words[_native.INPUT_WORD] = prepared.words[_native.OUTPUT_WORD] = tensor.data_ptr() or 64
-        return self._work(function, prepared, 0, c_int32(self.job_rank(peer)))
 
     def _work(self, function: str, prepared: _native.Prepared, process_set: int, *arguments: Any) -> _native.Work:
         return _native.Work((self.submit(function, prepared, process_set, *arguments),), prepared.structure.name.decode(errors="replace"))
@@ -231,6 +253,19 @@ class Channel:
                 return None
             raise as_backend_error(error) from None
 
+    def count(self, key: str) -> int:
+        """How many have called this."""
+        try:
+            return _store.add(self.job.worker, self._key(key), 1, self.timeout_s)
+        except CoorddError as error:
+            raise as_backend_error(error) from None
+
+    def delete(self, key: str) -> None:
+        try:
+            _store.delete(self.job.worker, self._key(key), self.timeout_s)
+        except CoorddError as error:
+            raise as_backend_error(error) from None
+
     # --- the end
 
     def leave(self, others_first: bool = True, unused: bool = True, exits: bool = False) -> None:
@@ -242,9 +277,12 @@ class Channel:
                 return
             self._over = True
         seconds = _job.GOODBYE_S if others_first else 0
+        in_vain: Callable[[], bool] = lambda: False
         if exits:
-            unused = self.calls_end(seconds)  # nobody has waited for what is executed in Python
-        if unused and self.comm.finish(seconds):
+            if not _ends.asked_to_fail():
+                in_vain = self.job.come_to_the_end()
+            unused = self.calls_end(seconds, in_vain)  # nobody has waited for what is executed in Python
+        if unused and self.comm.finish(seconds, in_vain):
             self.comm.free()
         else:
             self.comm.abandon()

@@ -1,10 +1,13 @@
 """A comm of the library: collectives in one order, which run on the thread that calls them, or are started and go on by themselves."""
 
 import collections
+import math
+import os
+import queue
 import threading
 import time
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from coordd import _library, _native
 from coordd.torch.distributed._errors import backend_error
@@ -18,7 +21,7 @@ _CALLS: Dict[str, List[Any]] = {
     "barrier": []}
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 _SLICE = c_double(_SLICE_S)
-_DEADLINE_EXCEEDED = _library.STATUS["DEADLINE_EXCEEDED"]
+DEADLINE_EXCEEDED = _library.STATUS["DEADLINE_EXCEEDED"]
 
 
 def _declared():
@@ -34,17 +37,21 @@ def _declared():
         runs[name].argtypes = [c_void_p, *arguments, c_double, c_void_p]
         starts[name] = getattr(library.quick, f"coordd_comm_{name}_async")
         starts[name].argtypes = [c_void_p, *arguments, c_void_p]
-    return create, free, runs, starts
+    messages = {}
+    for name in ("send", "receive"):
+        messages[name] = getattr(library.quick, f"coordd_comm_{name}_async")
+        messages[name].argtypes = [c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int64, c_void_p]
+    return create, free, runs, starts, messages
 
 
-def await_status(work: _native.Work) -> int:
-    """Waits for a work of a comm: what it has ended with. Can be interrupted by Ctrl-C; the work then goes on."""
+def await_status(work: _native.Work, deadline: float = math.inf) -> int:
+    """Waits for a work of a comm: what it has ended with, or DEADLINE_EXCEEDED. Can be interrupted by Ctrl-C; the work then goes on."""
     library, pointer = _library.library(), work.pointers[0]
     wait, poll, argument = library.blocking.coordd_work_wait, library.quick.coordd_work_poll, c_void_p(pointer)
     while True:
         complete = poll(pointer) != 0  # looked at before: it may end between the two, and its status is what counts
         status = wait(argument, _SLICE)
-        if status != _DEADLINE_EXCEEDED or complete:
+        if status != DEADLINE_EXCEEDED or complete or time.monotonic() > deadline:
             return status
 
 
@@ -56,15 +63,19 @@ class Comm:
         """Collective: all members of the set. CoorddError: coordd's."""
         self.timeout_s = timeout_s
         self._pointer = c_void_p()
-        create, self._free, self._runs, self._starts = _declared()
+        create, self._free, self._runs, self._starts, self._messages = _declared()
         self._running = c_void_p()  # of a call that has come back before its end
         self._running_reference = byref(self._running)
         self._started: Deque[Tuple[_native.Work, Any]] = collections.deque()
         self._letting_go = threading.Lock()
         self._poll = _library.library().quick.coordd_work_poll
-        status = create(worker.pointer, process_set, b"torch", timeout_s, byref(self._pointer))
-        if status != 0:
-            raise _native.call_error(status)
+
+        def make() -> None:
+            status = create(worker.pointer, process_set, b"torch", timeout_s, byref(self._pointer))
+            if status != 0:
+                raise _native.call_error(status)
+
+        interruptible(make)
         self.allreduce = self._in_place_allreduce()
 
     def run(self, name: str, kept: Any, *arguments: Any) -> None:
@@ -127,6 +138,14 @@ class Comm:
         started.append((work, kept))
         return work
 
+    def message(self, function: str, address: int, count: int, dtype: int, peer: int, tag: int) -> _native.Work:
+        """Thread-safe. `peer` counts the members."""
+        pointer = c_void_p()
+        status = self._messages[function](self._pointer, address or 64, count, dtype, peer, tag, byref(pointer))
+        if status != 0:
+            raise backend_error(status, self.timeout_s)
+        return _native.Work((pointer.value,), "torch")
+
     def let_go(self) -> None:
         """Of what has ended and is kept. Thread-safe."""
         if self._letting_go.acquire(False):
@@ -137,13 +156,13 @@ class Comm:
             finally:
                 self._letting_go.release()
 
-    def finish(self, seconds: float) -> bool:
-        """Waits for what was started; whether all of it has ended in time."""
+    def finish(self, seconds: float, in_vain: Callable[[], bool] = lambda: False) -> bool:
+        """Waits for what was started; whether all of it has ended in time, and before that is in vain."""
         end = time.monotonic() + seconds
         wait = _library.library().blocking.coordd_work_wait
         for work, _ in list(self._started):
             while not work.done():
-                if time.monotonic() > end:
+                if time.monotonic() > end or in_vain():
                     return False
                 wait(c_void_p(work.pointers[0]), c_double(min(seconds, _SLICE_S)))
         self.let_go()
@@ -161,4 +180,42 @@ class Comm:
         _abandoned.append(self)
 
 
+class _Maker:
+    """A thread for calls that wait for others and which Ctrl-C does not end."""
+
+    def __init__(self) -> None:
+        self.queue: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
+        threading.Thread(target=self._loop, name="coordd-c10d-make", daemon=True).start()
+
+    def _loop(self) -> None:
+        while True:
+            self.queue.get()()
+
+
+_makers: List[_Maker] = []  # that are free
+
+
+def interruptible(call: Callable[[], None]) -> None:
+    """Makes it; Ctrl-C ends the wait for it, and it goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    maker = _makers.pop() if _makers else _Maker()
+    over, failure = threading.Event(), []  # type: threading.Event, List[BaseException]
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            _makers.append(maker)
+            over.set()
+
+    maker.queue.put(run)
+    over.wait()
+    if failure:
+        raise failure[0]
+
+
+os.register_at_fork(after_in_child=_makers.clear)
 _abandoned: List[Comm] = []  # with the memory that the library may use

@@ -9,6 +9,15 @@ from coordd.torch.distributed._calls import Calls, misplaced, on_gpu, plain, pla
 from coordd.torch.distributed._ops import dense
 
 
+# From this size on the blocks of a scatter and of a gather go to their ranks, and to nobody else.
+_LARGE_BLOCK_BYTES = 64 << 10
+_SCATTER_TAG, _GATHER_TAG = -(1 << 62), -(1 << 62) + 1  # no program's, whose tags are of 32 bits
+
+
+def _is_large(block: torch.Tensor) -> bool:
+    return block.numel() * block.element_size() >= _LARGE_BLOCK_BYTES
+
+
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements one after the other, as bytes."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
@@ -60,6 +69,8 @@ class Exchanges(Calls):
             return self._enqueue("scatter", self._gpu.scatter, output, [part for parts in input_lists for part in parts], root, outputs)
 
         def run():
+            if _is_large(output):
+                return self._scatter_blocks(output.detach(), [part.detach() for parts in input_lists for part in parts], root)
             everything = output.detach().new_empty((self._size_, *output.shape))
             if self._rank_ == root:
                 for block, part in zip(everything, input_lists[0]):
@@ -68,6 +79,16 @@ class Exchanges(Calls):
             output.detach().copy_(everything[self._rank_])
 
         return self._submit("scatter", run, outputs, opts)
+
+    def _scatter_blocks(self, output: torch.Tensor, parts: List[torch.Tensor], root: int) -> None:
+        if self._rank_ != root:
+            own = dense(output)
+            self._channel.await_messages([(self._channel.receive(own, root, _SCATTER_TAG), own)])
+            return write_back(own, output)
+        sent = [(rank, dense(part)) for rank, part in enumerate(parts) if rank != root]
+        messages = [(self._channel.send(part, rank, _SCATTER_TAG), part) for rank, part in sent]
+        output.copy_(parts[root].reshape(output.shape))
+        self._channel.await_messages(messages)
 
     # --- to one, or to all
 
@@ -85,6 +106,8 @@ class Exchanges(Calls):
             return self._enqueue("gather", self._gpu.gather, outputs, input_, root, output_lists)
 
         def run():
+            if _is_large(input_):
+                return self._gather_blocks([output.detach() for outputs in output_lists for output in outputs], input_.detach(), root)
             everyone = input_.detach().new_empty((self._size_, *input_.shape))
             self._allgather_one(everyone, input_.detach())
             if self._rank_ == root:
@@ -92,6 +115,17 @@ class Exchanges(Calls):
                     output.detach().copy_(part.view(output.shape))
 
         return self._submit("gather", run, output_lists, opts)
+
+    def _gather_blocks(self, outputs: List[torch.Tensor], input_: torch.Tensor, root: int) -> None:
+        if self._rank_ != root:
+            own = dense(input_)
+            return self._channel.await_messages([(self._channel.send(own, root, _GATHER_TAG), own)])
+        received = [(output, dense(output), rank) for rank, output in enumerate(outputs) if rank != root]
+        messages = [(self._channel.receive(own, rank, _GATHER_TAG), own) for _, own, rank in received]
+        outputs[root].copy_(input_.reshape(outputs[root].shape))
+        self._channel.await_messages(messages)
+        for output, own, _ in received:
+            write_back(own, output)
 
     def _allgather_one(self, output: torch.Tensor, input_: torch.Tensor) -> None:
         if not input_.numel():

@@ -5,17 +5,20 @@ import collections
 import hashlib
 import os
 import threading
+import time
 from ctypes import byref, c_char_p, c_double, c_int32, c_size_t, c_void_p
 from typing import Callable, Dict, List, Optional, Sequence
 
 from coordd import _ends as _error_ends, _library, _native
 from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _bootstrap
+from coordd.torch.distributed._comm import interruptible
 
 GOODBYE_S = 60.0  # for others that are still in the last collective
 _SHUTDOWN_S = 10.0
 END_S = GOODBYE_S + _SHUTDOWN_S
 _HOLD_FOR_ERROR_S = 3.0
+_LAST_CALLS_S = 1.0  # which all have made, to end
 
 
 class Job:
@@ -32,6 +35,7 @@ class Job:
             raise CoorddError(f"{self.worker.place.size} of {size} ranks have come in {timeout_s:g} s", "DEADLINE_EXCEEDED")
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._groups = 0
+        self._farewell: Optional[_native.Work] = None  # said at the exit, before the groups are left
         self._leaver: Optional[threading.Thread] = None  # leaves once all others do
         self._made: Dict[str, int] = collections.Counter()  # sets, by label and ranks
         _jobs.append(self)
@@ -45,11 +49,15 @@ class Job:
         with self._lock:  # the members make such sets one after the other; one that failed is one for none of them
             name = f"torch/{key}/{self._made[key] + 1}"
         number = c_int32()
-        status = _library.library().function("coordd_process_set_add_members")(
-            self.worker.pointer, name.encode(), (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(timeout_s),
-            byref(number))
-        if status != 0:
-            raise _native.call_error(status)
+
+        def add() -> None:
+            status = _library.library().function("coordd_process_set_add_members")(
+                self.worker.pointer, name.encode(), (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(timeout_s),
+                byref(number))
+            if status != 0:
+                raise _native.call_error(status)
+
+        interruptible(add)
         with self._lock:
             self._made[key] += 1
         return number.value
@@ -76,7 +84,7 @@ class Job:
         work = None
         if others_first:
             try:
-                work = self._goodbye()
+                work = self._farewell or self._goodbye()
             except Exception:
                 work = None
         thread = threading.Thread(target=self._end, args=(work,), name="coordd-c10d-leave", daemon=True)
@@ -98,13 +106,30 @@ class Job:
         if self in _jobs:
             _jobs.remove(self)
 
+    def come_to_the_end(self) -> Callable[[], bool]:
+        """At the exit of the program: says so, and returns whether all others have come to theirs a while ago. What has not been
+        called by then is never called."""
+        try:
+            self._farewell = self._farewell or self._goodbye()
+        except Exception:
+            self._farewell = None
+        work, since = self._farewell, []  # type: Optional[_native.Work], List[float]
+
+        def all_are_there() -> bool:
+            if work is None or self._leaver is not None or not work.done():
+                return False
+            since.append(time.monotonic())
+            return since[-1] - since[0] > _LAST_CALLS_S
+
+        return all_are_there
+
     def await_others(self) -> None:
         """Until all ranks of the job have come to their end, or one has failed or left; a minute at most."""
         if self._leaver is not None:  # it waits for just that, and a second goodbye beside the first would be refused
             self._leaver.join(END_S)
             return
         try:
-            work = self._goodbye()
+            work = self._farewell or self._goodbye()
             if work is not None:
                 work.wait()
         except Exception:

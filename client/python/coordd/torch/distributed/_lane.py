@@ -15,7 +15,7 @@ import torch
 from coordd.torch.distributed._works import Work
 
 
-_LOOK_S = 0.001
+_LOOK_S, _SLICE_S = 0.001, 0.05
 
 
 class Call(Work):
@@ -35,7 +35,11 @@ class Call(Work):
                 run()  # type: ignore[misc]
         except BaseException as error:  # handed to whoever waits
             failure = error
-        return self.settle(failure) or _nothing
+        tell = self.settle(failure) or _nothing
+        if failure is None or isinstance(failure, Exception):
+            return tell
+        # Ctrl-C ends what this thread waits for, which may be a call behind this one.
+        return lambda: _tell_and_raise(tell, failure)
 
     def wait(self, timeout=timedelta(0)):
         if not self._complete:
@@ -98,13 +102,13 @@ class Lane:
         with self.lock:  # whoever has taken the last one holds it until that is through
             pass
 
-    def finish(self, seconds: float) -> bool:
-        """Waits for what is left, which its thread executes; whether all of it is through in time."""
+    def finish(self, seconds: float, in_vain: Callable[[], bool] = lambda: False) -> bool:
+        """Waits for what is left, which its thread executes; whether all of it is through in time, and before that is in vain."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end and not in_vain():
             if self._queue:
                 time.sleep(_LOOK_S)
-            elif self.lock.acquire(timeout=max(0.0, end - time.monotonic())):
+            elif self.lock.acquire(timeout=max(0.0, min(_SLICE_S, end - time.monotonic()))):
                 self.lock.release()
                 return True
         return False
@@ -136,6 +140,13 @@ class Lane:
                 if self._free > 0:
                     return  # another has taken this one's place
                 self._free += 1
+
+
+def _tell_and_raise(tell: Callable[[], None], interrupt: BaseException) -> None:
+    try:
+        tell()
+    finally:
+        raise interrupt
 
 
 def _nothing() -> None:
