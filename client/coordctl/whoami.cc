@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/launch/host_list.h"
 #include "common/net/address.h"
 
@@ -36,6 +37,7 @@ std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator)
       {"node", OfText(place.node_rank, place.nodes)},
       {"job", place.job_id},
       {"hosts", CompressHostList(place.hosts)},
+      {"topology", absl::StrJoin(place.topology, "/")},
       {"visible GPUs", place.visible_gpus < 0 ? "" : absl::StrCat(place.visible_gpus)},
       {"coordinator", coordinator},
       {"not a rank", place.not_a_rank}};
@@ -66,6 +68,7 @@ std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator)
                      {"not_a_rank", place.not_a_rank},
                      {"job_id", place.job_id},
                      {"hosts", place.hosts},
+                     {"topology", place.topology},
                      {"visible_gpus", OrNull(place.visible_gpus)},
                      {"coordinator", coordinator},
                      {"addresses", std::move(hints)},

@@ -6,8 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <fstream>
+#include <sstream>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/stable_hash.h"
 
 namespace coordd {
@@ -28,6 +32,13 @@ uint64_t NamespaceInode(const char* link) {
   return stat(link, &status) == 0 ? static_cast<uint64_t>(status.st_ino) : 0;
 }
 
+std::string UserMap() {
+  std::ifstream file("/proc/self/uid_map");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 std::string Hostname() {
   std::array<char, 256> name = {};
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
@@ -37,6 +48,19 @@ std::string Hostname() {
 
 }  // namespace
 
+uint64_t OuterUser(absl::string_view uid_map, uint64_t user) {
+  for (const absl::string_view line : absl::StrSplit(uid_map, '\n', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> columns =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    uint64_t inside = 0, outside = 0, count = 0;
+    const bool is_range = columns.size() == 3 && absl::SimpleAtoi(columns[0], &inside) &&
+                          absl::SimpleAtoi(columns[1], &outside) &&
+                          absl::SimpleAtoi(columns[2], &count);
+    if (is_range && user >= inside && user - inside < count) return outside + (user - inside);
+  }
+  return user;
+}
+
 HostIdentity ThisHost(const std::string& node_id_override) {
   HostIdentity identity;
   identity.hostname = Hostname();
@@ -44,8 +68,9 @@ HostIdentity ThisHost(const std::string& node_id_override) {
     identity.node_id = node_id_override;
     return identity;
   }
-  const std::string memory_domain = absl::StrCat(BootId(), "/", NamespaceInode("/proc/self/ns/net"),
-                                                 "/", NamespaceInode("/proc/self/ns/ipc"));
+  const std::string memory_domain =
+      absl::StrCat(BootId(), "/", NamespaceInode("/proc/self/ns/net"), "/",
+                   NamespaceInode("/proc/self/ns/ipc"), "/", OuterUser(UserMap(), geteuid()));
   identity.node_id =
       absl::StrCat(identity.hostname, "-", absl::Hex(StableHash(memory_domain), absl::kZeroPad16));
   return identity;

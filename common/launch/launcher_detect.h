@@ -67,7 +67,8 @@ struct LaunchPlace {
   std::vector<int32_t> host_slots;  // of each of `hosts`; 0: not said
   std::string unusable_hosts;       // why `hosts` is empty though a variable names some
   std::vector<CoordinatorHint> coordinator_hints;
-  int32_t visible_gpus = -1;  // how many this process is shown; -1: not said
+  std::vector<std::string> topology;  // labels of this node, slowest network first; ddlrun's
+  int32_t visible_gpus = -1;          // how many this process is shown; -1: not said
 
   std::vector<std::string> warnings;  // for the log: sentences
   std::vector<std::string> notes;     // what else was seen, and why it does not count

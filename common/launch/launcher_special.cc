@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/launch/ddl_topology.h"
 #include "common/launch/host_list.h"
 
 namespace coordd {
@@ -99,6 +100,22 @@ std::string FinishTorchrun(const Environment& environment, const LaunchFacts&, L
   return "";
 }
 
+// ddlrun starts its processes with mpirun, and tells them their topology besides.
+void ReadDdl(const Environment& environment, LaunchPlace& place) {
+  const std::string options = Variable(environment, "DDL_OPTIONS");
+  const std::string hosts = Variable(environment, "DDL_HOST_LIST");
+  if (options.empty() || hosts.empty()) return;
+  absl::StatusOr<std::vector<std::string>> labels = DdlLabelsOfRank(options, hosts, place.rank);
+  if (labels.ok()) {
+    place.topology = *std::move(labels);
+  } else {
+    place.warnings.push_back(
+        absl::StrCat("ddlrun's variables do not say where this node is in the network (",
+                     labels.status().message(), "): DDL_OPTIONS=", options,
+                     " DDL_HOST_LIST=", hosts, "; COORDD_TOPOLOGY says it by hand"));
+  }
+}
+
 std::string FinishOpenMpi(const Environment& environment, const LaunchFacts&, LaunchPlace& place) {
   for (const auto& [name, value] : environment) {
     if (name != "OMPI_MCA_orte_hnp_uri" && !absl::StartsWith(name, "PMIX_SERVER_URI")) continue;
@@ -109,6 +126,7 @@ std::string FinishOpenMpi(const Environment& environment, const LaunchFacts&, La
       if (!known) place.coordinator_hints.push_back(std::move(hint));
     }
   }
+  ReadDdl(environment, place);
   return "";
 }
 

@@ -91,8 +91,11 @@ constexpr VariableRow kRows[] = {
     {"COORDD_NODE_ID", kPlace, "Name of this node, by which workers know that they share memory",
      "a text", "found out", "workers, coordrun, Python", ""},
     {"COORDD_TOPOLOGY", kPlace, "Where this node is, slowest network first",
-     "labels with slashes between, such as `aisle3/rack12`", kUnset, "workers, coordrun, Python",
-     "coordd gives neighbouring ranks to nodes whose labels begin alike."},
+     "labels with slashes between, such as `aisle3/rack12`", "what ddlrun says",
+     "workers, coordrun, Python",
+     "coordd gives neighbouring ranks to nodes whose labels begin alike. `coordrun --racks` sets "
+     "it; "
+     "processes of ddlrun have it of `DDL_OPTIONS` and `DDL_HOST_LIST`."},
     {"COORDD_LAUNCH_ID", kPlace, "Name under which a launcher reports how this worker ends",
      "a text", kUnset, "workers, Python",
      "Launchers set it that will report that, as coordrun does."},

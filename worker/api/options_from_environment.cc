@@ -262,6 +262,7 @@ absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
   if (const std::string* id = Find(environment, "COORDD_NODE_ID")) options->node_id = *id;
   if (const std::string* relay = Find(environment, "COORDD_NODE_SESSION"))
     options->node_session = *relay;
+  options->topology = options->launch.topology;
   if (const std::string* labels = Find(environment, "COORDD_TOPOLOGY"))
     options->topology = absl::StrSplit(*labels, '/', absl::SkipEmpty());
   return absl::OkStatus();

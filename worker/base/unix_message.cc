@@ -34,7 +34,7 @@ SocketAddress AbstractAddress(absl::string_view name) {
 
 absl::Status Failed(absl::string_view call) {
   return absl::UnavailableError(
-      absl::StrCat(call, " of a Unix socket failed: ", absl::ErrnoToStatus(errno, "").ToString()));
+      absl::ErrnoToStatus(errno, absl::StrCat(call, " of a Unix socket failed")).message());
 }
 
 absl::StatusOr<OwnedFd> NewSocket() {

@@ -190,7 +190,12 @@ absl::Status Handover::ConnectLowerRanks() {
     ShmPeer& peer = peers_[i];
     if (!lower_[i] || peer.socket.valid()) continue;
     absl::StatusOr<std::optional<OwnedFd>> connected = ConnectUnix(lower_[i]->name);
-    if (!connected.ok()) return PeerLost(peer.rank, connected.status().message());
+    if (!connected.ok()) {
+      return PeerLost(peer.rank,
+                      absl::StrCat(connected.status().message(),
+                                   ": it has ended, or is in another network namespace, in which "
+                                   "case it needs another COORDD_NODE_ID than this rank"));
+    }
     if (!connected->has_value()) continue;  // its backlog is full: next round
     OwnedFd socket = **std::move(connected);
     COORDD_ASSIGN_OR_RETURN(const int32_t pid, CheckSameUser(socket.get()));

@@ -123,6 +123,10 @@ ChannelRequest SshChannel(const CrewInputs& in, const HostRanks& host, AgentOrde
   channel.command = host.here ? AgentCommand(in.self) : CommandToHost(in.options, host, in.self);
   channel.environment = in.environment;
   orders.set_number(number);
+  const auto is_given = [](const auto& variable) { return variable.first == "COORDD_TOPOLOGY"; };
+  const auto& given = in.options.variables;  // of -x, which win
+  if (!host.topology.empty() && std::none_of(given.begin(), given.end(), is_given))
+    SetVariable("COORDD_TOPOLOGY", host.topology, orders.mutable_environment());
   orders.set_relay(WantsRelay(in.options, in.plan.np, host.count));
   for (int32_t i = 0; i < host.count; ++i) {
     const int32_t rank = host.first_rank + i;

@@ -140,6 +140,9 @@ std::vector<std::string> SrunCommand(const RunOptions& options, const RunPlan& p
   if (plan.cpus_per_task > 0) {
     command.push_back(absl::StrCat("--cpus-per-task=", plan.cpus_per_task));
   }
+  if (plan.tasks_per_node > 0) {
+    command.push_back(absl::StrCat("--ntasks-per-node=", plan.tasks_per_node));
+  }
   if (!options.directory.empty()) command.push_back(absl::StrCat("--chdir=", options.directory));
   Append(options.launcher_arguments, &command);
   Append(AgentCommand(options.remote_coordrun.empty() ? self : options.remote_coordrun), &command);

@@ -39,9 +39,13 @@ constexpr char kMpi[] =
 constexpr char kJsrun[] =
     "that is jsrun's, which starts the workers itself: jsrun -n 2 -a 6 -g 6 -c 42 python train.py, "
     "without coordrun";
-constexpr char kDdlrun[] =
-    "that is ddlrun's: expected the hosts with -H h1:6,h2:6, and where their order should follow "
-    "the network, COORDD_TOPOLOGY=aisle1/rack2 on each host";
+constexpr char kTcp[] = "expected -x UCX_TLS=tcp,self for TCP between the hosts";
+constexpr char kRankfile[] =
+    "ddlrun's rank file is not read: expected the hosts with -H h1:6,h2:6; the ranks of a host are "
+    "together";
+constexpr char kMpiarg[] =
+    "that is for ddlrun's mpirun, and workers need no MPI: leave it out, or expected --launcher "
+    "mpirun --launcher-arg=ARGUMENT to start them with mpirun";
 
 constexpr char kTorchrunCount[] =
     "that is torchrun's: expected -np with the workers of all hosts together, such as coordrun -np "
@@ -94,7 +98,6 @@ constexpr Flag kFlags[] = {
      "expected --launcher mpirun --launcher-arg=ARGUMENT, once for each argument"},
     {"--binding-args", Does::kAnswer,
      "expected --launcher mpirun --launcher-arg=ARGUMENT, or srun's --launcher-arg=--cpu-bind=..."},
-    {"--tcp", Does::kAnswer, "expected -x UCX_TLS=tcp,self for TCP between the hosts"},
     {"--jsrun", Does::kAnswer, "jsrun starts the workers itself: jsrun -n 4 python train.py"},
     {"-cb", Does::kAnswer, "expected coordctl check-build"},
     {"--check-build", Does::kAnswer, "expected coordctl check-build"},
@@ -138,12 +141,31 @@ constexpr Flag kFlags[] = {
     {"--gpu_per_rs", Does::kAnswer, kJsrun},
     {"--cpu_per_rs", Does::kAnswer, kJsrun},
     {"--smpiargs", Does::kAnswer, kJsrun},
-    {"--mode", Does::kAnswer, kDdlrun},
-    {"--nodes", Does::kAnswer, kDdlrun},
-    {"--racks", Does::kAnswer, kDdlrun},
-    {"--aisles", Does::kAnswer, kDdlrun},
-    {"--accelerators", Does::kAnswer, kDdlrun},
-    {"-accelerators", Does::kAnswer, kDdlrun},
+    // ddlrun's; each of its long names may have one dash.
+    {"-m", Does::kRename, "--mode"},
+    {"--m", Does::kRename, "--mode"},
+    {"-mode", Does::kRename, "--mode"},
+    {"-accelerators", Does::kRename, "--accelerators"},
+    {"-nodes", Does::kRename, "--nodes"},
+    {"-racks", Does::kRename, "--racks"},
+    {"-aisles", Does::kRename, "--aisles"},
+    {"--H", Does::kRename, "-H"},
+    {"-host", Does::kRename, "-H"},
+    {"--host", Does::kRename, "-H"},
+    {"-no_ddloptions", Does::kNothing, ""},
+    {"--no_ddloptions", Does::kNothing, ""},
+    {"-ddlarg", Does::kSkip, ""},
+    {"--ddlarg", Does::kSkip, ""},
+    {"-ddloption", Does::kSkip, ""},
+    {"--ddloption", Does::kSkip, ""},
+    {"-rf", Does::kAnswer, kRankfile},
+    {"--rf", Does::kAnswer, kRankfile},
+    {"-rankfile", Does::kAnswer, kRankfile},
+    {"--rankfile", Does::kAnswer, kRankfile},
+    {"-mpiarg", Does::kAnswer, kMpiarg},
+    {"--mpiarg", Does::kAnswer, kMpiarg},
+    {"-tcp", Does::kAnswer, kTcp},
+    {"--tcp", Does::kAnswer, kTcp},
     {"--nproc-per-node", Does::kAnswer, kTorchrunCount},
     {"--nnodes", Does::kAnswer, kTorchrunNodes},
     {"--node-rank", Does::kAnswer, kTorchrunNodes},

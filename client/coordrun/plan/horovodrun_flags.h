@@ -1,4 +1,5 @@
-// The flags of horovodrun: those that mean the same are taken, the others get an answer. PURE
+// The flags of horovodrun and of other launchers: those that mean the same are taken, the others
+// get an answer. PURE
 #pragma once
 
 #include <string>

@@ -51,6 +51,8 @@ constexpr Launching kLaunching[] = {{"torchrun", "--nnodes"},
                                     {"mpiexec"},
                                     {"srun"},
                                     {"jsrun"},
+                                    {"ddlrun"},
+                                    {"bede-ddlrun"},
                                     {"horovodrun"}};
 
 const Launching* LaunchingOf(const std::vector<std::string>& command) {

@@ -23,7 +23,7 @@ constexpr char kDescription[] =
     "  coordrun -H node1:4,node2:4 python train.py   through ssh\n"
     "  coordrun python train.py                    inside sbatch or salloc: through srun\n"
     "  coordrun -np 2 --coordinator node1:7400 --size 4 --first-rank 2 -- ./train\n\n"
-    "horovodrun's flags are understood, or answered.";
+    "The flags of horovodrun and ddlrun are understood, or answered.";
 
 constexpr char kFooter[] =
     "Each worker finds in its environment:\n"
@@ -101,6 +101,27 @@ void AddElastic(CLI::App& app, RunOptions* options) {
       ->type_name("SECONDS");
 }
 
+void AddDdl(CLI::App& app, RunOptions* options) {
+  RunOptions::Ddl* ddl = &options->ddl;
+  app.add_option("--mode", ddl->mode,
+                 "ddlrun's: p:AxBxCxD is accelerators x nodes x racks x aisles, such as p:6x18x4x2")
+      ->type_name("MODE");
+  app.add_option("--accelerators", ddl->shape.accelerators,
+                 "workers of each host, with -H h1,h2 or an allocation; also ddlrun's")
+      ->type_name("N")
+      ->check(AboveZero());
+  app.add_option("--nodes", ddl->shape.nodes,
+                 "ddlrun's: hosts of one rack, in the order in which hosts are named [all]")
+      ->type_name("N")
+      ->check(AboveZero());
+  app.add_option("--racks", ddl->shape.racks, "ddlrun's: racks of one aisle [1]")
+      ->type_name("N")
+      ->check(AboveZero());
+  app.add_option("--aisles", ddl->shape.aisles, "ddlrun's: aisles [1]")
+      ->type_name("N")
+      ->check(AboveZero());
+}
+
 void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option_function<int32_t>(
          "-n,--np",
@@ -131,6 +152,7 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option("--hostfile", options->hostfile,
                  "the same in a file: 'h1 slots=4' or 'h1:4' a line")
       ->type_name("FILE");
+  AddDdl(app, options);
   app.add_option("--launcher", options->launcher,
                  "local, ssh, blaunch, srun, mpirun, or external (prints what to start, and waits) "
                  "[found out]")

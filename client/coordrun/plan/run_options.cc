@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/coordrun/plan/ddl_part.h"
 #include "client/coordrun/plan/launcher_kind.h"
 #include "common/base/stable_hash.h"
 #include "common/base/status_macros.h"
@@ -111,7 +112,18 @@ absl::Status RunOptions::Validate() const {
   }
   if (!launcher.empty() && !LauncherFrom(launcher)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--launcher is ", launcher, ": expected local, ssh, blaunch, srun, mpirun or external"));
+        "--launcher is ", launcher, ": expected local, ssh, blaunch, srun, mpirun or external",
+        launcher == "jsrun"    ? "; jsrun starts the workers itself: jsrun -n 2 -a 6 -g 6 -c 42 "
+                                 "python train.py, without coordrun"
+        : launcher == "ddlrun" ? "; ddlrun's flags are understood without it: coordrun -H h1,h2 "
+                                 "--accelerators 6 python train.py"
+                               : ""));
+  }
+  COORDD_RETURN_IF_ERROR(DdlShapeOf(*this).status());
+  if (ddl.asked() && !discovery_script.empty()) {
+    return absl::InvalidArgumentError(
+        "--host-discovery-script with ddlrun's flags, whose topology has a fixed number of hosts: "
+        "expected --slots-per-host, and COORDD_TOPOLOGY=aisle1/rack2 on each host");
   }
   if (!port_range.empty() && !ParsePortRange(port_range).ok()) {
     return absl::InvalidArgumentError(

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/grpc/tls.h"
+#include "common/launch/ddl_topology.h"
 
 namespace coordd {
 
@@ -42,8 +43,16 @@ struct RunOptions {
   bool horovod = false;              // it is a Horovod script: see horovod_flag.h
   bool torch_backend = false;        // its torch.distributed is to use coordd: the same
 
-  std::string launcher;                         // a name of LauncherKind; empty: found out
-  std::string hosts, hostfile;                  // -H h1:4,h2:4, or the path of a file
+  std::string launcher;         // a name of LauncherKind; empty: found out
+  std::string hosts, hostfile;  // -H h1:4,h2:4, or the path of a file
+  // ddlrun's flags: how many workers a host has, and the racks and aisles of the hosts.
+  struct Ddl {
+    std::string mode;               // "p:6x2x1x1"
+    std::string source = "--mode";  // who says it: the flag, or DDL_OPTIONS
+    bool from_variable = false;
+    DdlShape shape = {};  // --accelerators, --nodes, --racks, --aisles
+    bool asked() const { return !mode.empty() || shape.said(); }
+  } ddl;
   std::vector<std::string> launcher_arguments;  // more for ssh, srun or mpirun
   int32_t ssh_port = 0;                         // 0: ssh's own choice
   std::string ssh_identity;                     // a private key's file

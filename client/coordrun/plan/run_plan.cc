@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/coordrun/plan/ddl_part.h"
 #include "client/coordrun/plan/horovod_flag.h"
 #include "client/coordrun/plan/nested_launch.h"
 #include "common/base/status_macros.h"
@@ -93,7 +94,6 @@ absl::StatusOr<std::vector<HostSlots>> Hosts(const RunOptions& options, const Pl
   } else {
     hosts = inputs.allocation->hosts;
   }
-  for (HostSlots& host : hosts) host.slots = std::max(host.slots, 1);
   return hosts;
 }
 
@@ -112,6 +112,11 @@ std::string SlotsText(const std::vector<HostSlots>& hosts) {
 absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
   COORDD_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, Hosts(options, inputs));
   const bool allocated = !NamesHosts(options);
+  std::vector<std::string> topologies(hosts.size());
+  if (options.ddl.asked()) {
+    COORDD_ASSIGN_OR_RETURN(topologies, ShapeHosts(options, allocated, &hosts));
+  }
+  for (HostSlots& host : hosts) host.slots = std::max(host.slots, 1);
   if (allocated && hosts.size() == 1 && options.np_given) hosts[0].slots = options.np;
   int64_t slots = 0;
   for (const HostSlots& host : hosts) slots += host.slots;
@@ -125,14 +130,16 @@ absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, R
         allocated ? "a job with more tasks (PBS: mpiprocs), or -H" : "hosts with more slots"));
   }
   int32_t rank = 0;
-  for (const HostSlots& host : hosts) {
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const HostSlots& host = hosts[i];
     const int32_t count = std::min(host.slots, plan->np - rank);
     if (count == 0) break;
     plan->hosts.push_back({.host = host.host,
                            .user = host.user,
                            .here = IsHere(options, host.host, inputs.hostname),
                            .first_rank = rank,
-                           .count = count});
+                           .count = count,
+                           .topology = topologies[i]});
     rank += count;
   }
   const bool all_here = std::all_of(plan->hosts.begin(), plan->hosts.end(),
@@ -147,6 +154,17 @@ absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, R
   return absl::OkStatus();
 }
 
+absl::Status PlanLocal(const RunOptions& options, RunPlan* plan) {
+  if (NamesHosts(options)) {
+    return absl::InvalidArgumentError(
+        "--launcher local starts workers on this machine: expected no -H and no --hostfile");
+  }
+  plan->np = options.np;
+  if (!options.ddl.asked()) return absl::OkStatus();
+  COORDD_ASSIGN_OR_RETURN(plan->np, ShapeNodes(options, 1));
+  return absl::OkStatus();
+}
+
 absl::Status PlanSrun(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
   const Environment& environment = inputs.environment;
   if (!InSlurmAllocation(environment)) {
@@ -154,6 +172,18 @@ absl::Status PlanSrun(const RunOptions& options, const PlanInputs& inputs, RunPl
         "--launcher srun works inside an allocation: expected sbatch or salloc around coordrun");
   }
   plan->np = options.np_given ? options.np : AllocationTasks(environment);
+  if (options.ddl.asked()) {
+    COORDD_ASSIGN_OR_RETURN(const DdlShape shape, DdlShapeOf(options));
+    if (shape.racks > 1 || shape.aisles > 1) {
+      return absl::InvalidArgumentError(
+          "racks and aisles with launcher srun, whose order of nodes is Slurm's "
+          "(topology.conf): expected --accelerators alone, or -H with the hosts for ssh");
+    }
+    const int32_t nodes =
+        NumberOr(environment, "SLURM_JOB_NUM_NODES", NumberOr(environment, "SLURM_NNODES", 1));
+    COORDD_ASSIGN_OR_RETURN(plan->tasks_per_node, ShapeNodes(options, nodes));
+    plan->np = nodes * plan->tasks_per_node;
+  }
   plan->cpus_per_task = NumberOr(environment, "SLURM_CPUS_PER_TASK", 0);
   return absl::OkStatus();
 }
@@ -223,8 +253,27 @@ absl::Status CheckInput(const RunOptions& options, const RunPlan& plan) {
       " workers has: expected a file, such as ", options.command[0], " train.py"));
 }
 
+// Racks and aisles are told to each host on its own.
+absl::Status CheckDdl(const RunOptions& options, const RunPlan& plan) {
+  if (!options.ddl.asked()) return absl::OkStatus();
+  if (options.pods.take_part()) {
+    return absl::InvalidArgumentError(
+        "ddlrun's flags in a pod: expected -np with the workers of each pod, and COORDD_SIZE with "
+        "those of all where the launcher does not say how many pods there are");
+  }
+  const bool placed = std::any_of(plan.hosts.begin(), plan.hosts.end(),
+                                  [](const HostRanks& host) { return !host.topology.empty(); });
+  const bool alike = plan.launcher == LauncherKind::kMpirun && placed;
+  if (!alike && plan.launcher != LauncherKind::kExternal) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ddlrun's topology with launcher ", ToString(plan.launcher),
+      ", which gives all workers the same variables: expected hosts with -H and no --launcher, or "
+      "COORDD_TOPOLOGY=aisle1/rack2 on each host"));
+}
+
 // What only the whole plan tells.
 absl::Status CheckPlan(const RunOptions& options, const RunPlan& plan) {
+  COORDD_RETURN_IF_ERROR(CheckDdl(options, plan));
   COORDD_RETURN_IF_ERROR(CheckTls(options, plan));
   return CheckInput(options, plan);
 }
@@ -320,11 +369,7 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
   const bool hosts = NamesHosts(options) || inputs.allocation.has_value();
   switch (plan.launcher) {
     case LauncherKind::kLocal:
-      if (NamesHosts(options)) {
-        return absl::InvalidArgumentError(
-            "--launcher local starts workers on this machine: expected no -H and no --hostfile");
-      }
-      plan.np = options.np;
+      COORDD_RETURN_IF_ERROR(PlanLocal(options, &plan));
       break;
     case LauncherKind::kSsh:
       if (!hosts) {

@@ -61,8 +61,9 @@ struct HostRanks {
   bool here = false;      // this machine, by name: no ssh
   int32_t first_rank = 0;
   int32_t count = 0;
-  int32_t first_local = 0;  // local rank of the first of them
-  int32_t local_size = 0;   // ranks on the host in all; 0: count
+  int32_t first_local = 0;    // local rank of the first of them
+  int32_t local_size = 0;     // ranks on the host in all; 0: count
+  std::string topology = "";  // its COORDD_TOPOLOGY; empty: what it has itself
   friend bool operator==(const HostRanks&, const HostRanks&) = default;
 };
 
@@ -71,6 +72,7 @@ struct RunPlan {
   int32_t np = 1;
   std::vector<HostRanks> hosts;  // of ssh; in the order of ranks
   int32_t cpus_per_task = 0;     // of srun, which has not taken it from sbatch since Slurm 22.05
+  int32_t tasks_per_node = 0;    // likewise; 0: srun's own choice
   std::string reason;            // why this launcher: "-H names other hosts"
 };
 

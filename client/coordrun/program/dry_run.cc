@@ -83,12 +83,14 @@ std::string WorkersText(const Picture& in, int32_t first, int32_t count, const c
 std::string SshText(const Picture& in) {
   std::string text;
   for (const HostRanks& host : in.plan.hosts) {
+    Picture there = in;
+    if (!host.topology.empty()) there.common.insert({"COORDD_TOPOLOGY", host.topology});
     absl::StrAppend(
         &text, "# ", host.here ? "this machine" : absl::StrCat("host ", host.host), ": ",
         RanksText(host.first_rank, host.count), "\n",
         Quoted(host.here ? AgentCommand(in.self) : CommandToHost(in.options, host, in.self)),
         "\n# which gets its orders, the environment and the secrets on stdin, and starts in ",
-        in.directory, "\n", WorkersText(in, host.first_rank, host.count, "#   "));
+        in.directory, "\n", WorkersText(there, host.first_rank, host.count, "#   "));
   }
   return text;
 }

@@ -10,6 +10,7 @@
 #include "client/coordrun/agent/agent.h"
 #include "client/coordrun/agent/mpi_rank.h"
 #include "client/coordrun/coordinator/run_coordinator.h"
+#include "client/coordrun/plan/ddl_part.h"
 #include "client/coordrun/plan/launch_address.h"
 #include "client/coordrun/plan/nested_launch.h"
 #include "client/coordrun/plan/pod_part.h"
@@ -65,6 +66,7 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
       options.notes.insert(options.notes.end(), place->warnings.begin(), place->warnings.end());
   }
   COORDD_RETURN_IF_ERROR(TakePart(inputs, &options));
+  COORDD_RETURN_IF_ERROR(UseDdlVariables(environment, &options));
   if (!options.hostfile.empty()) {
     COORDD_ASSIGN_OR_RETURN(inputs.hostfile, facts.read_file(options.hostfile));
   }

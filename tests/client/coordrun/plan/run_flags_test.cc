@@ -146,9 +146,9 @@ TEST(RunFlags, AnswersFlagsOfOtherLaunchers) {
       {{"-g", "6"}, "jsrun -n 2"},
       {{"-a", "6"}, "jsrun -n 2"},
       {{"-c", "42"}, "jsrun -n 2"},
-      {{"--mode", "p:6x2x1x1"}, "COORDD_TOPOLOGY"},
-      {{"--racks", "4"}, "COORDD_TOPOLOGY"},
-      {{"--aisles=2"}, "COORDD_TOPOLOGY"},
+      {{"--mpiarg", "-pami_noib"}, "leave it out"},
+      {{"--rankfile", "ranks"}, "-H h1:6,h2:6"},
+      {{"-tcp"}, "UCX_TLS"},
       {{"-cb"}, "coordctl check-build"}};
   for (const auto& [line, hint] : lines) {
     std::vector<std::string> whole = {"-np", "2"};
