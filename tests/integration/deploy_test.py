@@ -173,6 +173,20 @@ class ImageTest(processes.TestCase):
         self.assertEqual(status, 0, said)
         self.assertEqual(image["User"], "65534:65534")
 
+    def test_two_containers_of_a_machine_share_memory(self):
+        daemon = self.coordd()
+        members = []
+        for rank in (0, 1):
+            command = self.in_container(["coordd-worker", "allreduce", "--elements", "1000", "--iterations", "0", "--interval-ms", "20"])
+            variables = {"COORDD_ADDR": daemon.listen, "COORDD_JOB_ID": "boxes", "COORDD_SIZE": "2", "COORDD_RANK": str(rank)}
+            given = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+            place = command.index("--env")
+            members.append(self.start(Process([*command[:place], *given, *command[place:]], {"PATH": os.environ["PATH"]})))
+
+        def edges():
+            return self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)[1]
+        self.assertTrue(wait_for(lambda: "  edges in nodes: mapped\n" in edges()), edges() + "".join(member.text() for member in members))
+
     def test_the_other_programs_run_in_it(self):
         for name in ("coordctl", "coordrun", "coordd-worker"):
             status, said = self.run_command(*self.in_container([name, "--version"]))
