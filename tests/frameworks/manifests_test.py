@@ -1,5 +1,5 @@
-"""The manifests of deploy/kubernetes against the schemas of Kubernetes, and of Kubeflow's Trainer and JobSet, both from PyPI: skipped
-where they are not, run by tools/test-frameworks --kubernetes."""
+"""The manifests of deploy/kubernetes against the schemas of Kubernetes, of Kubeflow's Trainer and JobSet, of cert-manager and of the
+Prometheus Operator, all from PyPI: skipped where they are not, run by tools/test-frameworks --kubernetes."""
 
 import os
 import subprocess
@@ -9,6 +9,9 @@ import unittest
 try:
     import kubernetes_validate
     import yaml
+    from cloudcoil.models.cert_manager import v1 as cert_manager
+    from cloudcoil.models.prometheus_operator import v1 as operator
+    from cloudcoil.models.prometheus_operator import v1alpha1 as operator_alpha
     from kubeflow_trainer_api import models
 except ImportError as missing:
     print(f"{missing}: tools/test-frameworks --kubernetes installs it", file=sys.stderr)
@@ -18,8 +21,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MANIFESTS = os.path.join(ROOT, "deploy", "kubernetes")
 MODELS = {"JobSet": models.JobsetV1alpha2JobSet, "TrainJob": models.TrainerV1alpha1TrainJob,
           "ClusterTrainingRuntime": models.TrainerV1alpha1ClusterTrainingRuntime}
-# No schema of these is at hand: cert-manager, the Prometheus Operator, kustomize.
-WITHOUT_A_SCHEMA = {"Issuer", "Certificate", "PodMonitor", "ScrapeConfig", "Kustomization"}
+# Others are pydantic's.
+CUSTOM = {"Issuer": cert_manager.Issuer, "Certificate": cert_manager.Certificate, "PodMonitor": operator.PodMonitor,
+          "ScrapeConfig": operator_alpha.ScrapeConfig}
+# kustomize judges its own files, below.
+WITHOUT_A_SCHEMA = {"Kustomization"}
 
 
 def documents():
@@ -43,6 +49,10 @@ def lost(given, kept, path=""):
             yield from lost(value, kept[index] if index < len(kept) else None, f"{path}[{index}]")
 
 
+def understood(document):
+    return CUSTOM[document["kind"]].model_validate(document).model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
 class Manifests(unittest.TestCase):
     def test_each_document_fits_its_schema(self):
         kinds = set()
@@ -53,9 +63,11 @@ class Manifests(unittest.TestCase):
                 if kind in MODELS:
                     model = MODELS[kind].from_dict(document)
                     self.assertEqual(list(lost(document, model.to_dict())), [])
+                elif kind in CUSTOM:
+                    self.assertEqual(list(lost(document, understood(document))), [])
                 elif kind not in WITHOUT_A_SCHEMA:
                     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
-        self.assertLessEqual({"StatefulSet", "Job", "JobSet", "TrainJob", "ClusterTrainingRuntime", "NetworkPolicy"}, kinds)
+        self.assertLessEqual({"StatefulSet", "Job", "NetworkPolicy", *MODELS, *CUSTOM}, kinds)
 
     def test_a_wrong_field_is_found(self):
         for _, document in documents():
@@ -63,6 +75,9 @@ class Manifests(unittest.TestCase):
                 document["spec"]["trainer"]["numNoodles"] = 4
                 self.assertEqual(list(lost(document, models.TrainerV1alpha1TrainJob.from_dict(document).to_dict())),
                                  [".spec.trainer.numNoodles"])
+            if document["kind"] == "Certificate":
+                document["spec"]["durations"] = "1h"
+                self.assertEqual(list(lost(document, understood(document))), [".spec.durations"])
             if document["kind"] == "StatefulSet":
                 document["spec"]["replica"] = 1
                 with self.assertRaises(kubernetes_validate.ValidationError):
