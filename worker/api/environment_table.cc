@@ -91,7 +91,7 @@ constexpr VariableRow kRows[] = {
     {"COORDD_NODE_ID", kPlace, "Name of this node, by which workers know that they share memory",
      "a text", "found out", "workers, coordrun, Python", ""},
     {"COORDD_TOPOLOGY", kPlace, "Where this node is, slowest network first",
-     "labels with slashes between, such as `aisle3/rack12`", "what ddlrun says",
+     "labels with slashes between, such as `aisle3/rack12`", "what ddlrun says, else not set",
      "workers, coordrun, Python",
      "coordd gives neighbouring ranks to nodes whose labels begin alike. `coordrun --racks` sets "
      "it; "

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/launch/launcher_detect.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -78,6 +79,23 @@ TEST(DdlTopology, AProcessOfDdlrunHasTheLabelsOfItsHost) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 8")));
   EXPECT_THAT(DdlLabelsOfRank("-mode p:2x3x1x1 ", hosts, 0),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4 hosts")));
+}
+
+// ddlrun starts mpirun, and says besides where each rank's host is.
+TEST(DdlTopology, ItsPlaceIsOpenMpisWithATopology) {
+  Environment environment = {
+      {"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "3"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+      {"DDL_HOST_LIST", "h1:0;h2:1;h3:2"}, {"DDL_OPTIONS", "-mode p:1x1x3x1 "}};
+  EXPECT_THAT(DetectLaunchPlace(environment, {}, "")->topology, ElementsAre("rack2"));
+  environment["DDL_OPTIONS"] = "-mode p:1x3x1x1 ";
+  EXPECT_THAT(DetectLaunchPlace(environment, {}, "")->topology, IsEmpty());
+  EXPECT_THAT(DetectLaunchPlace(environment, {}, "")->warnings, IsEmpty());
+  // It is no reason to fail: ranks are then in the launcher's order.
+  environment["DDL_OPTIONS"] = "-mode p:1x2x1x1 ";
+  EXPECT_EQ(DetectLaunchPlace(environment, {}, "")->rank, 1);
+  EXPECT_THAT(DetectLaunchPlace(environment, {}, "")->warnings,
+              ElementsAre(HasSubstr("DDL_OPTIONS=-mode p:1x2x1x1")));
 }
 
 }  // namespace

@@ -493,21 +493,5 @@ TEST(LauncherDetect, SurvivesValuesThatMakeNoSense) {
   }
 }
 
-// ddlrun starts mpirun, and says besides where each rank's host is.
-TEST(LauncherDetect, DdlrunTellsTheTopology) {
-  Environment environment = Recorded("openmpi");  // rank 1 of 3
-  environment["DDL_HOST_LIST"] = "h1:0;h2:1;h3:2";
-  environment["DDL_OPTIONS"] = "-mode p:1x1x3x1 ";
-  EXPECT_THAT(DetectLaunchPlace(environment, On(""), "")->topology, ElementsAre("rack2"));
-  environment["DDL_OPTIONS"] = "-mode p:1x3x1x1 ";
-  EXPECT_THAT(DetectLaunchPlace(environment, On(""), "")->topology, IsEmpty());
-  EXPECT_THAT(DetectLaunchPlace(environment, On(""), "")->warnings, IsEmpty());
-  // It is no reason to fail: ranks are then in the launcher's order.
-  environment["DDL_OPTIONS"] = "-mode p:1x2x1x1 ";
-  EXPECT_EQ(DetectLaunchPlace(environment, On(""), "")->rank, 1);
-  EXPECT_THAT(DetectLaunchPlace(environment, On(""), "")->warnings,
-              ElementsAre(HasSubstr("DDL_OPTIONS=-mode p:1x2x1x1")));
-}
-
 }  // namespace
 }  // namespace coordd

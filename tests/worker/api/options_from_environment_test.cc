@@ -61,6 +61,16 @@ TEST(OptionsFromEnvironment, SayWhatNcclIsToldOfFusionBuffers) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0, 1 or symmetric")));
 }
 
+TEST(OptionsFromEnvironment, TheTopologyIsDdlrunsUnlessItIsSaid) {
+  Environment environment = {
+      {"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+      {"DDL_OPTIONS", "-mode p:1x1x2x1 "}, {"DDL_HOST_LIST", "h1:0;h2:1"}};
+  EXPECT_EQ(WorkerOptionsFrom(environment)->topology, std::vector<std::string>{"rack2"});
+  environment["COORDD_TOPOLOGY"] = "row7/rack1";
+  EXPECT_EQ(WorkerOptionsFrom(environment)->topology, (std::vector<std::string>{"row7", "rack1"}));
+}
+
 TEST(OptionsFromEnvironment, ReadEveryVariable) {
   const auto options = WorkerOptionsFrom({{"COORDD_ADDR", "[::1]:29650"},
                                           {"COORDD_JOB_ID", "bert"},
