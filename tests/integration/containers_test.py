@@ -10,7 +10,7 @@ import signal
 import subprocess
 import unittest
 
-from tests.support import processes
+from tests.support import network, processes
 from tests.support.processes import BUILD, PATIENCE_S, ROOT, Process, clean_environment, program, wait_for
 
 PROGRAMS = ("coordd", "coordctl", "coordrun", "coordd-worker")
@@ -37,6 +37,9 @@ class Containers(processes.TestCase):
         """Of each rank: what it goes over within its node, and between nodes."""
         status, text = self.run_command(program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
         self.assertEqual(status, 0, text)
+        return self.edges_in(text)
+
+    def edges_in(self, text):
         jobs = json.loads(text).get("jobs", [])
         told = [worker.get("host_edges") or {} for job in jobs for worker in job.get("workers", [])]
         return [(edges.get("within_node", ""), [group["over"] for group in edges.get("between_nodes", [])]) for edges in told]
@@ -86,6 +89,34 @@ class Namespaces(Containers):
                    self.member(daemon, 1, ["unshare", "--user", "--map-user=1000"])]
         self.assert_edges(daemon, members, ("mapped", []))
         self.end_all(members)
+
+
+@unittest.skipIf(network.why_not(), network.why_not())
+class Networks(Containers):
+    """Containers with a network each, as pods and those of podman's and docker's bridges."""
+
+    def setUp(self):
+        super().setUp()
+        self.network = network.Network(2)
+        self.addCleanup(self.network.close)
+        self.daemon = self.coordd("--insecure", listen=f"{self.network.addresses[0]}:0", wrapper=self.network.on(0))
+
+    def edges(self, daemon):
+        """As from the first of them, since nobody else reaches coordd."""
+        shown = subprocess.run([*self.network.on(0), program("coordctl"), "status", "--json", "--coordinator", daemon.listen],
+                               capture_output=True, text=True, check=True, env=clean_environment())
+        return self.edges_in(shown.stdout)
+
+    def test_each_is_a_node(self):
+        members = [self.member(self.daemon, rank, self.network.on(rank)) for rank in (0, 1)]
+        self.assert_edges(self.daemon, members, ("", ["tcp"]))
+        self.end_all(members)
+
+    def test_one_node_id_for_both_is_an_error_that_says_what_to_do(self):
+        members = [self.member(self.daemon, rank, self.network.on(rank), COORDD_NODE_ID="box") for rank in (0, 1)]
+        self.assertTrue(wait_for(lambda: any(not member.running() for member in members), PATIENCE_S))
+        said = "".join(member.text() for member in members)
+        self.assertIn("in another network namespace, in which case it needs another COORDD_NODE_ID", said)
 
 
 @unittest.skipUnless(shutil.which("ch-run"), "no charliecloud here")
