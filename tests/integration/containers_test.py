@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
 from tests.support import network, processes
@@ -15,6 +16,14 @@ from tests.support.processes import BUILD, PATIENCE_S, ROOT, Process, clean_envi
 
 PROGRAMS = ("coordd", "coordctl", "coordrun", "coordd-worker")
 AS_PODMAN = ["unshare", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def environment_of(**variables):
+    """As of a login: ch-run binds what TMPDIR names to /tmp."""
+    environment = clean_environment(USER="root", **variables)
+    for name in {"TMPDIR", "XDG_RUNTIME_DIR"} - variables.keys():
+        environment.pop(name, None)
+    return environment
 
 
 def works(*command):
@@ -28,8 +37,8 @@ def works(*command):
 class Containers(processes.TestCase):
     def member(self, daemon, rank, container, command=None, **variables):
         """Rank `rank` of a job of two, in a container."""
-        environment = clean_environment(COORDD_ADDR=daemon.listen, COORDD_JOB_ID="boxes", COORDD_SIZE=2, COORDD_RANK=rank,
-                                        COORDD_JOIN_TIMEOUT=PATIENCE_S, USER="root", **variables)
+        environment = environment_of(COORDD_ADDR=daemon.listen, COORDD_JOB_ID="boxes", COORDD_SIZE=2, COORDD_RANK=rank,
+                                        COORDD_JOIN_TIMEOUT=PATIENCE_S, **variables)
         return self.start(Process([*container, *(command or [program("coordd-worker")]), "--json", "allreduce", "--elements", "1000",
                                    "--iterations", "0", "--interval-ms", "20"], environment))
 
@@ -138,6 +147,11 @@ class Charliecloud(Containers):
         for name in PROGRAMS:
             shutil.copy(program(name), os.path.join(self.image, "opt/coordd/bin", name))
 
+    def in_tmp(self):
+        folder = tempfile.mkdtemp(prefix="coordd-test-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
     def inside(self, *options):
         return ["ch-run", "--bind=/usr:/usr", *options, self.image, "--"]
 
@@ -167,17 +181,16 @@ class Charliecloud(Containers):
             *self.inside(f"--bind={BUILD}/lib:/mnt/0", f"--bind={ROOT}/client/python:/mnt/1", "--set-env=PYTHONPATH=/mnt/1",
                          "--set-env=COORDD_LIBRARY=/mnt/0/libcoordd.so", "--set-env=PYTHONDONTWRITEBYTECODE=1"),
             "python3", "-c", "import coordd; print(coordd.check_build()); from coordd import _basics; _basics.init(); _basics.shutdown(); print('done')",
-            environment=clean_environment(USER="root", PATH=f"/opt/coordd/bin:{os.environ['PATH']}", HOME="/tmp"))
+            environment=environment_of(PATH=f"/opt/coordd/bin:{os.environ['PATH']}", HOME="/tmp"))
         self.assertEqual(status, 0, said)
         self.assertIn("[X] gRPC", said)
         self.assertIn("done", said)
 
     def test_coordrun_starts_a_container_for_each_rank(self):
         """coordrun outside; the run's secrets have to be in a folder that the container sees: --run-dir /tmp."""
-        outside = os.path.join(self.folder, "outside")  # under /tmp, but hidden by a private one
-        os.mkdir(outside, 0o700)
+        outside = self.in_tmp()  # which a private one hides
         command = [*self.inside(), "/opt/coordd/bin/coordd-worker", "--json", "allreduce", "--iterations", "2", "--elements", "4"]
-        environment = clean_environment(USER="root", TMPDIR=None)
+        environment = environment_of()
         status, said = self.run_command(program("coordrun"), "-np", "2", "--run-dir", "/tmp", "--", *command, environment=environment)
         self.assertEqual(status, 0, said)
         self.assertEqual(said.count('"size":2,'), 2, said)
@@ -189,16 +202,15 @@ class Charliecloud(Containers):
 
     def test_coordrun_runs_inside(self):
         status, said = self.run_command(*self.inside("--set-env=PATH=/opt/coordd/bin:/usr/bin:/bin"), "coordrun", "-np", "2", "--", "coordd-worker", "selftest",
-                                        environment=clean_environment(USER="root", XDG_RUNTIME_DIR=None), seconds=170)
+                                        environment=environment_of(), seconds=170)
         self.assertEqual(status, 0, said)
 
     def test_ranks_of_a_launcher_meet_without_an_address(self):
         """mpirun, srun: rank 0 starts the coordd of the image, the others find it in the folder that their containers share."""
-        home = os.path.join(self.folder, "home")
-        os.mkdir(home, 0o700)
+        home = self.in_tmp()
         members = [self.start(Process([*self.inside("--set-env=PATH=/opt/coordd/bin:/usr/bin:/bin"), "coordd-worker", "--json", "allreduce",
                                        "--iterations", "2", "--elements", "4"],
-                                      clean_environment(USER="root", HOME=home, XDG_RUNTIME_DIR=None, PMI_RANK=rank, PMI_SIZE=2,
+                                      environment_of(HOME=home, PMI_RANK=rank, PMI_SIZE=2,
                                                         COORDD_JOIN_TIMEOUT=PATIENCE_S,
                                                         COORDD_RENDEZVOUS_FILE=os.path.join(home, "here.json")))) for rank in (1, 0)]
         for member in members:
@@ -206,7 +218,7 @@ class Charliecloud(Containers):
             self.assertIn('"size":2,', member.text())
 
     def test_check_build_says_what_the_image_has(self):
-        status, said = self.run_command(*self.inside(), "/opt/coordd/bin/coordctl", "check-build", environment=clean_environment(USER="root"))
+        status, said = self.run_command(*self.inside(), "/opt/coordd/bin/coordctl", "check-build", environment=environment_of())
         self.assertEqual(status, 0, said)
         self.assertIn("[X] between nodes: coordd's TCP", said)
 
