@@ -15,6 +15,9 @@ inline constexpr int64_t kMaxHostnameBytes = 256;  // HOST_NAME_MAX is 64, DNS a
 inline constexpr int64_t kMaxNodeIdBytes = 256;    // boot id and two namespaces are about 80
 inline constexpr int64_t kMaxTopologyLabels = 8;   // hall, aisle, row, rack, switch, … and room
 inline constexpr int64_t kMaxTopologyLabelBytes = 128;
+// Of one level in a membership, which each rank is sent: up to 12 KiB. Racks of many different
+// sizes, or ranks that were kept through many generations, have more, which are left out.
+inline constexpr int64_t kMaxDomainRuns = 1024;
 inline constexpr int64_t kMaxDevices = 64;  // the largest machine known has 16 GPUs
 inline constexpr int64_t kMaxDeviceFieldBytes = 128;
 inline constexpr int64_t kMaxVersionBytes = 64;

@@ -1,13 +1,16 @@
 #include "common/protocol/topology.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
 namespace {
@@ -57,6 +60,51 @@ void Sort(absl::Span<const TopologyMember> members, std::vector<Node>& nodes) {
   }
 }
 
+// By node, in their order, the domain that it is in: those of one domain of the level before, whose
+// numbers are in `domains`, that have the same label there.
+void EnterLevel(absl::Span<const TopologyMember> members, const std::vector<Node>& nodes,
+                size_t label, std::vector<int32_t>& domains) {
+  std::map<std::pair<int32_t, absl::string_view>, int32_t> numbers;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const std::string& name = members[nodes[i].first_arrival].labels[label];
+    const int32_t next = static_cast<int32_t>(numbers.size());
+    domains[i] = numbers.try_emplace({domains[i], name}, next).first->second;
+  }
+}
+
+// Empty: all nodes are in one domain.
+TopologyLevel RunsOf(const std::vector<int32_t>& domains) {
+  TopologyLevel runs;
+  for (size_t begin = 0, end = 0; begin < domains.size(); begin = end) {
+    while (end < domains.size() && domains[end] == domains[begin]) ++end;
+    const int32_t nodes = static_cast<int32_t>(end - begin);
+    if (nodes == static_cast<int32_t>(domains.size())) return {};
+    if (!runs.empty() && runs.back().nodes_per_domain == nodes &&
+        runs.back().first + runs.back().domains == domains[begin]) {
+      ++runs.back().domains;
+    } else {
+      runs.push_back({.first = domains[begin], .domains = 1, .nodes_per_domain = nodes});
+    }
+  }
+  return runs;
+}
+
+std::vector<TopologyLevel> LevelsOf(absl::Span<const TopologyMember> members,
+                                    const std::vector<Node>& nodes) {
+  // All have as many (CheckTopology).
+  size_t labels = std::numeric_limits<size_t>::max();
+  for (const Node& node : nodes)
+    labels = std::min(labels, members[node.first_arrival].labels.size());
+  std::vector<TopologyLevel> levels;
+  std::vector<int32_t> domains(nodes.size());
+  for (size_t label = 0; !nodes.empty() && label < labels; ++label) {
+    EnterLevel(members, nodes, label, domains);
+    TopologyLevel level = RunsOf(domains);
+    if (!level.empty() && std::ssize(level) <= kMaxDomainRuns) levels.push_back(std::move(level));
+  }
+  return levels;
+}
+
 std::string LabelsString(const std::vector<std::string>& labels) {
   return labels.empty() ? "no topology labels"
                         : absl::StrCat("topology ", absl::StrJoin(labels, "/"));
@@ -91,6 +139,7 @@ Topology OrderRanks(absl::Span<const TopologyMember> members) {
   for (Place& place : topology.places) {
     place.cross_size = nodes_with_local_rank[static_cast<size_t>(place.local_rank)];
   }
+  topology.levels = LevelsOf(members, nodes);
   return topology;
 }
 

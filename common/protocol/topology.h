@@ -37,10 +37,26 @@ struct NodeRun {  // `nodes` consecutive nodes with `ranks_per_node` ranks each
   friend bool operator==(const NodeRun&, const NodeRun&) = default;
 };
 
+// Domains of one level are numbered from 0 in the order of their first nodes. A run says of the
+// nodes that follow: so many domains from `first` on, one behind the other, with so many nodes of
+// each. A domain whose nodes do not lie together is in several runs.
+struct DomainRun {
+  int32_t first = 0;
+  int32_t domains = 0;
+  int32_t nodes_per_domain = 0;
+  friend bool operator==(const DomainRun&, const DomainRun&) = default;
+};
+
+// The domains of one level: nodes whose labels are alike up to one of them, as those of a rack are.
+using TopologyLevel = std::vector<DomainRun>;
+
 struct Topology {
   std::vector<size_t> member_of_rank;  // index into the members
   std::vector<Place> places;           // by rank
   std::vector<NodeRun> runs;           // nodes in rank order, run-length encoded
+  // From the slowest network to the fastest; those with one domain say nothing, and are left out,
+  // as are those with more than kMaxDomainRuns.
+  std::vector<TopologyLevel> levels;
 };
 
 // `members` in order of arrival. Who had a rank comes before who had none, and in the order of

@@ -64,6 +64,7 @@ v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& t
     entry->set_pid(join.pid());
     entry->set_session(ToInt(sessions[member]));
     entry->set_launch(join.launch());
+    if (!topology.levels.empty()) *entry->mutable_topology() = join.host().topology();
   }
   return record;
 }

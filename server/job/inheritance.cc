@@ -28,12 +28,16 @@ absl::Status Survivors::AddReport(int32_t size, v1::RecoveryReport report,
 Topology Survivors::TopologyOf(const std::vector<SessionId>& sessions) const {
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
+  bool all_know_it = true;
   for (SessionId session : sessions) {
     const JobWorker& worker = workers_.at(session);
+    all_know_it = all_know_it && worker.join.knows_topology();
     members.push_back(ToTopologyMember(worker.join));
     members.back().previous_rank = worker.previous_rank;
   }
-  return OrderRanks(members);
+  Topology topology = OrderRanks(members);
+  if (!all_know_it) topology.levels.clear();
+  return topology;
 }
 
 bool Survivors::Any(const std::vector<SessionId>& sessions) const {

@@ -43,6 +43,7 @@ class Survivors {
   void ForgetSets() { left_sets_.reset(); }
 
   // The workers, in the order in which they arrived, as ranks; who had one keeps it where it can.
+  // Without levels where one of them does not know what to do with them.
   Topology TopologyOf(const std::vector<SessionId>& sessions) const;
   bool Any(const std::vector<SessionId>& sessions) const;  // of them was in the one before
   // INTERNAL: their reports contradict each other. Programs that have been told different things

@@ -59,6 +59,15 @@ void JobMessages::Membership(SessionId to, const Place& place, const Topology& t
     node_run->set_nodes(run.nodes);
     node_run->set_ranks_per_node(run.ranks_per_node);
   }
+  for (const TopologyLevel& level : topology.levels) {
+    v1::TopologyLevel* told = membership->add_topology();
+    for (const DomainRun& run : level) {
+      v1::DomainRun* domains = told->add_runs();
+      domains->set_first(run.first);
+      domains->set_domains(run.domains);
+      domains->set_nodes_per_domain(run.nodes_per_domain);
+    }
+  }
   membership->set_session(ToInt(to));
   ToProto(HeartbeatInterval(options_, place.size), membership->mutable_heartbeat_interval());
   ToProto(options_.lease, membership->mutable_lease());

@@ -252,9 +252,12 @@ absl::StatusOr<WholeReturn> JobReturn::Whole(absl::Time now) {
 absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
   std::vector<TopologyMember> members;
   for (int32_t rank = 0; rank < state_->size(); ++rank) {
+    const v1::MemberRecord& stored = state_->member(Rank{rank});
     TopologyMember member;
-    member.worker_id = state_->member(Rank{rank}).worker_id();
-    member.node_id = state_->member(Rank{rank}).node_id();
+    member.worker_id = stored.worker_id();
+    member.node_id = stored.node_id();
+    member.labels.assign(stored.topology().begin(), stored.topology().end());
+    member.previous_rank = rank;  // which it keeps, whatever its labels are
     members.push_back(std::move(member));
   }
   Topology topology = OrderRanks(members);

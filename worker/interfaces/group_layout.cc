@@ -1,34 +1,54 @@
 #include "worker/interfaces/group_layout.h"
 
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "common/base/check.h"
 
 namespace coordd {
 
-GroupLayout::GroupLayout(Rank self, std::vector<NodeRun> nodes)
-    : self_(self), nodes_(std::move(nodes)) {
+namespace {
+
+// Of some of the nodes, in their order. Empty: they are in one domain.
+NodeDomains DomainsOf(const NodeDomains& all, const std::vector<int32_t>& nodes) {
+  std::map<int32_t, int32_t> numbers;
+  NodeDomains domains;
+  domains.reserve(nodes.size());
+  for (const int32_t node : nodes) {
+    const int32_t next = static_cast<int32_t>(numbers.size());
+    domains.push_back(numbers.try_emplace(all[static_cast<size_t>(node)], next).first->second);
+  }
+  if (numbers.size() < 2) domains.clear();
+  return domains;
+}
+
+}  // namespace
+
+GroupLayout::GroupLayout(Rank self, std::vector<NodeRun> nodes, std::vector<NodeDomains> levels)
+    : self_(self), nodes_(std::move(nodes)), levels_(std::move(levels)) {
   for (const NodeRun& run : nodes_) {
     COORDD_CHECK(run.nodes > 0 && run.ranks_per_node > 0);
     num_nodes_ += run.nodes;
     size_ += run.nodes * run.ranks_per_node;
   }
   COORDD_CHECK(ToInt(self_) >= 0 && ToInt(self_) < size_);
+  for (const NodeDomains& level : levels_) COORDD_CHECK(std::ssize(level) == num_nodes_);
 }
 
 GroupLayout GroupLayout::Subgroup(absl::Span<const Rank> members) const {
   std::vector<NodeRun> nodes;
+  std::vector<int32_t> in_all;  // which nodes of this layout they are
   Rank self{-1};
-  int32_t last_node = -1;
   for (size_t i = 0; i < members.size(); ++i) {
     COORDD_CHECK(i == 0 || members[i - 1] < members[i]);
     if (members[i] == self_) self = Rank{static_cast<int32_t>(i)};
     const int32_t node = node_of(members[i]);
-    if (node == last_node) {
+    if (!in_all.empty() && in_all.back() == node) {
       ++nodes.back().ranks_per_node;
     } else {
       nodes.push_back({1, 1});
-      last_node = node;
+      in_all.push_back(node);
     }
   }
   // Neighbours of equal size are one run.
@@ -40,7 +60,12 @@ GroupLayout GroupLayout::Subgroup(absl::Span<const Rank> members) const {
       runs.push_back(node);
     }
   }
-  return GroupLayout(self, std::move(runs));
+  std::vector<NodeDomains> levels;
+  for (const NodeDomains& level : levels_) {
+    NodeDomains domains = DomainsOf(level, in_all);
+    if (!domains.empty()) levels.push_back(std::move(domains));
+  }
+  return GroupLayout(self, std::move(runs), std::move(levels));
 }
 
 int32_t GroupLayout::node_of(Rank rank) const {

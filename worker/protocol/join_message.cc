@@ -1,16 +1,19 @@
 #include "worker/protocol/join_message.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/net/own_address.h"
 #include "common/protocol/process_set_parts.h"
 #include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
 namespace {
@@ -23,6 +26,66 @@ constexpr absl::Duration kMinHeartbeat = absl::Milliseconds(1);
 // up.
 constexpr char kAnywhere[] = "192.0.2.1";
 
+absl::Status BadLevel(int32_t level, const std::string& what) {
+  return absl::InternalError(
+      absl::StrCat("coordd sent a membership whose topology level ", level, " ", what));
+}
+
+// By node, of how many `nodes` there are.
+absl::StatusOr<NodeDomains> DomainsOf(const v1::TopologyLevel& told, int32_t level, int64_t nodes) {
+  if (told.runs_size() > kMaxDomainRuns) {
+    return BadLevel(
+        level, absl::StrCat("has ", told.runs_size(), " runs, expected at most ", kMaxDomainRuns));
+  }
+  NodeDomains domains;
+  int64_t numbered = 0;
+  for (const v1::DomainRun& run : told.runs()) {
+    if (run.domains() < 1 || run.nodes_per_domain() < 1)
+      return BadLevel(level, "has an empty run of domains");
+    if (run.first() < 0 || run.first() > numbered) {
+      return BadLevel(level, absl::StrCat("begins domain ", run.first(), " behind ", numbered,
+                                          " others, expected them in the order of their numbers"));
+    }
+    const int64_t added = int64_t{run.domains()} * run.nodes_per_domain();
+    if (added > nodes - std::ssize(domains))
+      return BadLevel(level, absl::StrCat("has more than the ", nodes, " nodes that there are"));
+    for (int64_t i = 0; i < added; ++i)
+      domains.push_back(run.first() + static_cast<int32_t>(i / run.nodes_per_domain()));
+    numbered = std::max(numbered, int64_t{run.first()} + run.domains());
+  }
+  if (std::ssize(domains) == nodes) return domains;
+  return BadLevel(level, absl::StrCat("has ", domains.size(), " nodes, expected ", nodes));
+}
+
+// Whether each domain lies in one of the slower network's.
+bool LiesIn(const NodeDomains& slower, const NodeDomains& domains) {
+  std::vector<int32_t> around;
+  for (size_t node = 0; node < domains.size(); ++node) {
+    const size_t domain = static_cast<size_t>(domains[node]);
+    if (domain == around.size()) around.push_back(slower[node]);
+    if (around[domain] != slower[node]) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::vector<NodeDomains>> LevelsOf(const v1::Membership& membership, int64_t nodes) {
+  std::vector<NodeDomains> levels;
+  if (membership.topology_size() == 0) return levels;
+  if (membership.topology_size() > kMaxTopologyLabels || nodes > kMaxProcessSetRanks) {
+    return absl::InternalError(absl::StrCat(
+        "coordd sent a membership with ", membership.topology_size(), " topology levels of ", nodes,
+        " nodes, expected at most ", kMaxTopologyLabels, " of ", kMaxProcessSetRanks));
+  }
+  for (const v1::TopologyLevel& told : membership.topology()) {
+    const int32_t level = static_cast<int32_t>(levels.size());
+    COORDD_ASSIGN_OR_RETURN(NodeDomains domains, DomainsOf(told, level, nodes));
+    if (!levels.empty() && !LiesIn(levels.back(), domains))
+      return BadLevel(level, absl::StrCat("cuts across the domains of level ", level - 1));
+    levels.push_back(std::move(domains));
+  }
+  return levels;
+}
+
 }  // namespace
 
 v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
@@ -34,6 +97,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   join.set_keeps_process_sets(true);
   join.set_knows_slots(true);
   join.set_schedules_devices(true);
+  join.set_knows_topology(true);
   join.set_on_failure(static_cast<v1::OnFailure>(options.on_failure));
   join.set_job(options.job);
   join.set_token(options.token);
@@ -91,7 +155,11 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   }
   if (const absl::Status valid = CheckProcessSets(sets, membership.size()); !valid.ok())
     return absl::InternalError(absl::StrCat("coordd sent ", valid.message()));
-  MemberPlace place{{}, GroupLayout(Rank{membership.rank()}, std::move(runs)), "", {}};
+  int64_t nodes = 0;
+  for (const v1::NodeRun& run : membership.nodes()) nodes += run.nodes();
+  COORDD_ASSIGN_OR_RETURN(std::vector<NodeDomains> levels, LevelsOf(membership, nodes));
+  MemberPlace place{
+      {}, GroupLayout(Rank{membership.rank()}, std::move(runs), std::move(levels)), "", {}};
   place.placement.generation = Generation{message.generation()};
   place.placement.rank = membership.rank();
   place.placement.size = membership.size();
@@ -100,10 +168,9 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   place.placement.cross_rank = membership.cross_rank();
   place.placement.cross_size = membership.cross_size();
   place.placement.homogeneous = true;
-  for (const v1::NodeRun& run : membership.nodes()) {
-    place.placement.nodes += run.nodes();
+  place.placement.nodes = static_cast<int32_t>(nodes);
+  for (const v1::NodeRun& run : membership.nodes())
     place.placement.homogeneous &= run.ranks_per_node() == membership.nodes(0).ranks_per_node();
-  }
   place.store_prefix = membership.store_prefix();
   place.state.epoch = Epoch{message.epoch()};
   place.state.generation = Generation{message.generation()};

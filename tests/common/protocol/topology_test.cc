@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/random.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TopologyMember MemberOn(const std::string& node, int32_t launcher_rank = -1, int32_t slot = -1,
                         std::vector<std::string> labels = {}) {
@@ -70,6 +72,56 @@ TEST(Topology, EncodesEqualNodesAsOneRun) {
     for (int slot = 0; slot < 8; ++slot) members.push_back(MemberOn(absl::StrCat("n", node)));
   }
   EXPECT_THAT(OrderRanks(members).runs, ElementsAre(NodeRun{1000, 8}));
+}
+
+// --- levels ---
+
+std::vector<TopologyMember> NodesWith(const std::vector<std::vector<std::string>>& labels) {
+  std::vector<TopologyMember> members;
+  for (size_t i = 0; i < labels.size(); ++i)
+    members.push_back(MemberOn(absl::StrCat("n", i), static_cast<int32_t>(i), 0, labels[i]));
+  return members;
+}
+
+TEST(Topology, SaysWhichNodesLieInARackAndWhichRacksInAnAisle) {
+  const Topology topology = OrderRanks(
+      NodesWith({{"a", "1"}, {"a", "1"}, {"b", "1"}, {"b", "1"}, {"b", "2"}, {"b", "2"}}));
+  EXPECT_THAT(topology.levels, ElementsAre(ElementsAre(DomainRun{0, 1, 2}, DomainRun{1, 1, 4}),
+                                           ElementsAre(DomainRun{0, 3, 2})));
+}
+
+TEST(Topology, LeavesOutALevelOfOneDomain) {
+  EXPECT_THAT(OrderRanks(NodesWith({{"a", "1"}, {"a", "2"}})).levels,
+              ElementsAre(ElementsAre(DomainRun{0, 2, 1})));
+  EXPECT_THAT(OrderRanks(NodesWith({{"a"}, {"a"}})).levels, IsEmpty());
+  EXPECT_THAT(OrderRanks(NodesWith({{}, {}})).levels, IsEmpty());
+  EXPECT_THAT(OrderRanks({}).levels, IsEmpty());
+}
+
+TEST(Topology, SaysTheLevelsOfALargeJobInAFewBytes) {
+  std::vector<std::vector<std::string>> labels;
+  for (int node = 0; node < 4096; ++node)
+    labels.push_back(
+        {absl::StrFormat("aisle%02d", node / 256), absl::StrFormat("%03d", node / 16)});
+  EXPECT_THAT(OrderRanks(NodesWith(labels)).levels,
+              ElementsAre(ElementsAre(DomainRun{0, 16, 256}), ElementsAre(DomainRun{0, 256, 16})));
+}
+
+TEST(Topology, KnowsARackWhoseNodesDoNotLieTogether) {
+  std::vector<TopologyMember> members = NodesWith({{"a"}, {"b"}, {"a"}, {"b"}, {"c"}});
+  for (size_t i = 0; i < members.size(); ++i) members[i].previous_rank = static_cast<int32_t>(i);
+  EXPECT_THAT(OrderRanks(members).levels,
+              ElementsAre(ElementsAre(DomainRun{0, 2, 1}, DomainRun{0, 3, 1})));
+}
+
+TEST(Topology, LeavesOutALevelThatTakesTooManyRuns) {
+  std::vector<std::vector<std::string>> labels;
+  for (int rack = 0; rack < 1025; ++rack) {
+    for (int node = 0; node <= rack % 2; ++node) labels.push_back({absl::StrFormat("%04d", rack)});
+  }
+  EXPECT_THAT(OrderRanks(NodesWith(labels)).levels, IsEmpty());
+  labels.pop_back();
+  EXPECT_THAT(OrderRanks(NodesWith(labels)).levels, ElementsAre(testing::SizeIs(1024)));
 }
 
 TEST(Topology, RefusesTwoSetsOfLabelsForOneNodeAndNamesBothSides) {

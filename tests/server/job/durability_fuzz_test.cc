@@ -170,7 +170,10 @@ class World {
   absl::Status Join() {
     v1::WorkerMessage message;
     v1::Join* join = message.mutable_join();
-    *join = JoinOf(absl::StrCat("w", ++last_session_));
+    ++last_session_;
+    *join = JoinOf(absl::StrCat("w", last_session_), absl::StrCat("node", last_session_ % 5));
+    join->mutable_host()->add_topology(absl::StrCat("rack", last_session_ % 5 / 2));
+    join->set_knows_topology(Below(20) > 0);
     const uint64_t job = Below(3);
     join->set_job(absl::StrCat("job", job));
     if (Below(30) == 0) join->set_token("wrong");

@@ -91,6 +91,29 @@ TEST_F(JobReturnTest, IsCompleteWhenAllHaveComeAndSaidWhereTheyAre) {
   EXPECT_EQ(job_.workers.at(SessionId{2}).place.size, 2);
 }
 
+// As they were told: in an order that their labels would not give.
+TEST_F(JobReturnTest, NodesLieInTheRacksThatAreStored) {
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    v1::MemberRecord& member = *record_.mutable_members(rank);
+    member.set_node_id(absl::StrCat("node", rank));
+    member.add_topology(rank == 0 ? "rack2" : "rack1");
+  }
+  JobReturn back{job_.options, job_.durability, job_.messages, job_.workers};
+  back.Begin(record_, "coordd was started again", kStart);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_THAT(back.Join(SessionId{rank + 1}, Resuming(rank, 100 + rank), turn_), IsOk());
+    v1::WorkerMessage message;
+    message.set_generation(3);
+    message.mutable_resume_report();
+    ASSERT_THAT(back.OnMessage(SessionId{rank + 1}, message, std::nullopt, effects_).status(),
+                IsOk());
+  }
+  const absl::StatusOr<WholeReturn> whole = back.Whole(kStart);
+  ASSERT_THAT(whole.status(), IsOk());
+  EXPECT_THAT(whole->topology.member_of_rank, ElementsAre(0, 1));
+  EXPECT_THAT(whole->topology.levels, ElementsAre(ElementsAre(DomainRun{0, 2, 1})));
+}
+
 TEST_F(JobReturnTest, TheLaterStreamOfAWorkerIsItsPlace) {
   ASSERT_THAT(Join(1, 0), IsOk());
   ASSERT_THAT(Join(7, 0), IsOk());

@@ -280,6 +280,22 @@ TEST_F(SurvivorsTest, WhatIsStoredIsWhatIsAnnounced) {
   EXPECT_TRUE(survivors_.Any(both));
 }
 
+TEST_F(SurvivorsTest, HearHowTheirNodesLieInRacksWhereAllKnowWhatToDoWithIt) {
+  std::vector<SessionId> all;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    all.push_back(SessionId{rank + 1});
+    Survive(all.back(), absl::StrCat("w", rank), rank, 0, 0);
+    v1::Join& join = job_.workers.at(all.back()).join;
+    join.mutable_host()->set_node_id(absl::StrCat("node", rank));
+    join.mutable_host()->add_topology(absl::StrCat("rack", rank / 2));
+    join.set_knows_topology(rank != 1);
+  }
+  EXPECT_THAT(survivors_.TopologyOf(all).levels, IsEmpty());
+  job_.workers.at(SessionId{2}).join.set_knows_topology(true);
+  EXPECT_THAT(survivors_.TopologyOf(all).levels,
+              ElementsAre(ElementsAre(DomainRun{0, 1, 2}, DomainRun{1, 1, 1})));
+}
+
 TEST_F(SurvivorsTest, ProgramsThatWereToldDifferentThingsDoNotGoOn) {
   Survive(SessionId{1}, "a", 0, /*held=*/3, /*completed=*/3);
   Survive(SessionId{2}, "b", 2, 5, 5);

@@ -20,9 +20,17 @@ std::string ToText(const v1::Membership& m) {
   for (const v1::NodeRun& run : m.nodes()) {
     runs.push_back(absl::StrCat(run.nodes(), "x", run.ranks_per_node()));
   }
+  std::string topology;
+  for (const v1::TopologyLevel& level : m.topology()) {
+    for (const v1::DomainRun& run : level.runs()) {
+      absl::StrAppend(&topology, &run == &level.runs(0) ? " level=" : "+", run.domains(), "x",
+                      run.nodes_per_domain());
+      if (run.first() > 0) absl::StrAppend(&topology, "@", run.first());
+    }
+  }
   return absl::StrCat("membership rank=", m.rank(), "/", m.size(), " local=", m.local_rank(), "/",
                       m.local_size(), " cross=", m.cross_rank(), "/", m.cross_size(),
-                      " nodes=", absl::StrJoin(runs, "+"), " store=", m.store_prefix(),
+                      " nodes=", absl::StrJoin(runs, "+"), topology, " store=", m.store_prefix(),
                       " lease=", absl::FormatDuration(FromProto(m.lease())));
 }
 

@@ -24,6 +24,13 @@ bool SameRuns(const std::vector<v1::NodeRun>& a,
 }
 
 // A rank's place must follow from the node runs.
+std::string TopologyOf(const v1::Membership& m) {
+  std::string text;
+  for (const v1::TopologyLevel& level : m.topology())
+    absl::StrAppend(&text, level.SerializeAsString(), "/");
+  return text;
+}
+
 bool PlaceFollows(const v1::Membership& m) {
   int32_t next = 0;
   int32_t cross_rank = 0;
@@ -154,6 +161,7 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
       sessions_[session].worker_id = message.join().worker_id();
       sessions_[session].keeps_sets = message.join().keeps_process_sets();
       sessions_[session].knows_slots = message.join().knows_slots();
+      sessions_[session].knows_topology = message.join().knows_topology();
     }
     return;
   }
@@ -172,6 +180,7 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
     waits.worker_id = member.worker_id;
     waits.keeps_sets = member.keeps_sets;
     waits.knows_slots = member.knows_slots;
+    waits.knows_topology = member.knows_topology;
     waits.survives = true;
     member = std::move(waits);
     return;
@@ -309,6 +318,7 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
     waits.worker_id = member.worker_id;
     waits.keeps_sets = member.keeps_sets;
     waits.knows_slots = member.knows_slots;
+    waits.knows_topology = member.knows_topology;
     waits.survives = true;
     member = std::move(waits);
   }
@@ -331,10 +341,14 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
   if (is_new) {
     generation.size = m.size();
     generation.runs = {m.nodes().begin(), m.nodes().end()};
+    generation.topology = TopologyOf(m);
   }
   if (generation.size != m.size() || !SameRuns(generation.runs, m.nodes())) {
     return Broken("members disagree on the size or the nodes");
   }
+  if (generation.topology != TopologyOf(m)) return Broken("members disagree on the topology");
+  if (m.topology_size() > 0 && !member.knows_topology)
+    return Broken("rank ", m.rank(), " does not know what the topology is");
   if (m.rank() < 0 || m.rank() >= m.size()) return Broken("rank ", m.rank(), " of ", m.size());
   if (!generation.session_of_rank.try_emplace(m.rank(), session).second) {
     return Broken("rank ", m.rank(), " is given twice");

@@ -68,7 +68,7 @@ class HistoryChecker {
   };
   struct Member {
     std::string job, worker_id;
-    bool keeps_sets = false, knows_slots = false;
+    bool keeps_sets = false, knows_slots = false, knows_topology = false;
     bool survives = false;  // a generation, and waits for the next
     int64_t epoch = 0;
     Generation generation;
@@ -110,6 +110,7 @@ class HistoryChecker {
   struct GenerationRecord {
     int32_t size = 0;
     std::vector<v1::NodeRun> runs;
+    std::string topology;  // serialised
     std::map<int32_t, SessionId> session_of_rank;
     std::map<int32_t, std::vector<std::vector<std::string>>> batches;  // by lane, sequence - 1
     std::map<int32_t, SetRecord> sets;

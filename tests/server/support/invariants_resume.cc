@@ -24,6 +24,7 @@ void HistoryChecker::SawResumingJoin(SessionId session, const v1::Join& join) {
   member.worker_id = join.worker_id();
   member.keeps_sets = join.keeps_process_sets();
   member.knows_slots = join.knows_slots();
+  member.knows_topology = join.knows_topology();
   member.generation = Generation{join.resume().generation()};
   member.rank = join.resume().rank();
   member.position = join.resume().position();

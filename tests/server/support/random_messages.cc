@@ -30,6 +30,7 @@ v1::WorkerMessage RandomMessages::Join() {
   join->set_traces(Below(8) > 0);
   join->set_drains(Below(8) > 0);
   join->set_knows_slots(Below(12) > 0);
+  join->set_knows_topology(Below(12) > 0);
   join->set_executes_schedules(Below(12) > 0);
   join->set_schedules_devices(Below(12) > 0);
   if (Below(2) == 0) join->set_launch(absl::StrCat("launch", Below(12)));

@@ -315,6 +315,7 @@ void Story::Join(const Command& command) {
   join->set_drains(command.Number("drains", 1) == 1);
   join->set_keeps_process_sets(command.Number("sets", 1) == 1);
   join->set_knows_slots(command.Number("slots", 0) == 1);
+  join->set_knows_topology(command.Number("topology", 0) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);
   Step(SessionMessage{session.id, message});
 }

@@ -102,5 +102,18 @@ TEST(GroupLayout, ASubgroupIsWhereItsMembersAre) {
   EXPECT_FALSE(sub.shares_node(Rank{4}));
 }
 
+TEST(GroupLayout, ASubgroupLiesInTheRacksOfItsNodes) {
+  // Nodes of two in racks of two, in aisles of two.
+  const GroupLayout all(Rank{4}, {{8, 2}}, {{0, 0, 0, 0, 1, 1, 1, 1}, {0, 0, 1, 1, 2, 2, 3, 3}});
+  const std::vector<Rank> members = {Rank{2}, Rank{4}, Rank{5}, Rank{12}, Rank{14}};
+  const std::vector<NodeDomains> kExpected = {{0, 0, 1, 1}, {0, 1, 2, 2}};
+  EXPECT_EQ(all.Subgroup(members).levels(), kExpected);
+  // Of one aisle there is nothing to say.
+  const std::vector<Rank> one_aisle = {Rank{0}, Rank{4}, Rank{6}};
+  EXPECT_EQ(all.Subgroup(one_aisle).levels(), (std::vector<NodeDomains>{{0, 1, 1}}));
+  const std::vector<Rank> one_node = {Rank{4}, Rank{5}};
+  EXPECT_TRUE(all.Subgroup(one_node).levels().empty());
+}
+
 }  // namespace
 }  // namespace coordd

@@ -188,6 +188,24 @@ TEST(HostileCoordinatorTest, AResultThatIsNotHereEndsWaitingForTheNextGeneration
               StatusIs(absl::StatusCode::kInternal, HasSubstr("batch 1 of lane 0 as complete")));
 }
 
+// What is wrong in it is in join_message_test.
+TEST(HostileCoordinatorTest, RacksThatDoNotFitTheNodesEndWaitingForTheNextGeneration) {
+  HostileMember member(kStart, Member::Options(OnFailure::kContinue));
+  member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "", /*in_flight=*/true, /*reforms=*/true);
+  v1::CoordinatorMessage message = member.Message();
+  message.set_generation(2);
+  v1::Membership& membership = *message.mutable_membership();
+  membership.set_size(2);
+  membership.add_nodes()->set_nodes(2);
+  membership.mutable_nodes(0)->set_ranks_per_node(1);
+  v1::DomainRun& racks = *membership.add_topology()->add_runs();
+  racks.set_domains(1 << 30);
+  racks.set_nodes_per_domain(1 << 30);
+  member.Say(std::move(message));
+  EXPECT_THAT(member.end(), StatusIs(absl::StatusCode::kInternal,
+                                     HasSubstr("topology level 0 has more than the 2 nodes")));
+}
+
 // --- at random -----------------------------------------------------------------------------------
 
 // A member to whom coordd says what fits, mostly, and what does not, now and then. What it launches

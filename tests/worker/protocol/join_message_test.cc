@@ -11,6 +11,7 @@
 namespace coordd {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct Run {
@@ -59,6 +60,66 @@ TEST(ParseMembership, RefusesNodesThatDoNotFitTheNumberOfRanks) {
   message.mutable_membership()->set_size(5);
   EXPECT_THAT(ParseMembership(message),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 0 of 5")));
+}
+
+struct Domains {
+  int32_t first, domains, nodes_per_domain;
+};
+
+v1::CoordinatorMessage InDomains(std::initializer_list<std::initializer_list<Domains>> levels) {
+  v1::CoordinatorMessage message = Membership({{.nodes = 4, .ranks_per_node = 2}});
+  for (const std::initializer_list<Domains>& level : levels) {
+    v1::TopologyLevel& told = *message.mutable_membership()->add_topology();
+    for (const Domains& run : level) {
+      v1::DomainRun& added = *told.add_runs();
+      added.set_first(run.first);
+      added.set_domains(run.domains);
+      added.set_nodes_per_domain(run.nodes_per_domain);
+    }
+  }
+  return message;
+}
+
+TEST(ParseMembership, TellsHowNodesLieInRacksAndAisles) {
+  const auto told = ParseMembership(InDomains({{{0, 2, 2}}, {{0, 1, 2}, {1, 2, 1}}}));
+  ASSERT_THAT(told, IsOk());
+  EXPECT_THAT(told->layout.levels(), ElementsAre(ElementsAre(0, 0, 1, 1), ElementsAre(0, 0, 1, 2)));
+  // Apart from each other.
+  const auto apart = ParseMembership(InDomains({{{0, 2, 1}, {0, 2, 1}}}));
+  ASSERT_THAT(apart, IsOk());
+  EXPECT_THAT(apart->layout.levels(), ElementsAre(ElementsAre(0, 1, 0, 1)));
+  const auto untold = ParseMembership(Membership({{.nodes = 4, .ranks_per_node = 2}}));
+  ASSERT_THAT(untold, IsOk());
+  EXPECT_TRUE(untold->layout.levels().empty());
+}
+
+TEST(ParseMembership, RefusesLevelsThatDoNotFit) {
+  auto refused = [](const v1::CoordinatorMessage& message, const char* why) {
+    EXPECT_THAT(ParseMembership(message), StatusIs(absl::StatusCode::kInternal, HasSubstr(why)));
+  };
+  refused(InDomains({{{0, 2, 1}}}), "topology level 0 has 2 nodes, expected 4");
+  refused(InDomains({{{0, 2, 2}}, {{0, 3, 2}}}), "topology level 1 has more than the 4 nodes");
+  refused(InDomains({{{0, 1 << 30, 1 << 30}}}), "has more than the 4 nodes");
+  refused(InDomains({{{0, 0, 4}}}), "has an empty run of domains");
+  refused(InDomains({{{0, 4, -1}}}), "has an empty run of domains");
+  refused(InDomains({{{1, 2, 2}}}), "begins domain 1 behind 0 others");
+  refused(InDomains({{{-1, 2, 2}}}), "begins domain -1 behind 0 others");
+  refused(InDomains({{{0, 2, 2}}, {{0, 1, 1}, {1, 1, 2}, {2, 1, 1}}}),
+          "topology level 1 cuts across the domains of level 0");
+  refused(InDomains({{{0, 2, 2}}, {{0, 2, 1}, {0, 2, 1}}}), "cuts across the domains of level 0");
+  refused(InDomains({{}}), "has 0 nodes, expected 4");
+  const std::initializer_list<Domains> kLevel = {{0, 2, 2}};
+  refused(InDomains({kLevel, kLevel, kLevel, kLevel, kLevel, kLevel, kLevel, kLevel, kLevel}),
+          "9 topology levels of 4 nodes, expected at most 8 of 131072");
+  v1::CoordinatorMessage many = InDomains({kLevel});
+  for (int run = 0; run < 1024; ++run)
+    *many.mutable_membership()->mutable_topology(0)->add_runs() =
+        many.membership().topology(0).runs(0);
+  refused(many, "has 1025 runs, expected at most 1024");
+  // What would take gigabytes.
+  v1::CoordinatorMessage large = Membership({{.nodes = 1 << 30, .ranks_per_node = 1}});
+  large.mutable_membership()->add_topology();
+  refused(large, "1 topology levels of 1073741824 nodes");
 }
 
 }  // namespace
