@@ -24,7 +24,8 @@ constexpr uint32_t Of(Places places) { return 1u << static_cast<uint32_t>(places
 constexpr uint32_t kManyOnNodes = Of(Places::kEvenNodes) | Of(Places::kUnevenNodes);
 constexpr uint32_t kNodes = kManyOnNodes | Of(Places::kThinNodes);
 constexpr uint32_t kEvenOnly = Of(Places::kEvenNodes);
-constexpr uint32_t kApartOnly = Of(Places::kApart);
+constexpr uint32_t kGridOnly = Of(Places::kApartInGrid);
+constexpr uint32_t kApartOnly = Of(Places::kApart) | kGridOnly;
 constexpr uint32_t kEverywhere = ~0u;
 
 struct Row {
@@ -44,6 +45,7 @@ constexpr Row kTable[] = {
     {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
+    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kDimensions, kGridOnly},
     {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, kApartOnly},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, kApartOnly},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
@@ -79,10 +81,13 @@ TransferSchedule LocalCopy(const CollectiveArgs& args) {
 }
 
 TransferSchedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                               int32_t world_size) {
+                               int32_t world_size, const GridOfRanks* grid) {
   const int64_t size_bytes = static_cast<int64_t>(args.input.size());
   const int64_t element_bytes = SizeOf(args.dtype);
   switch (algorithm) {
+    case Algorithm::kDimensions:
+      COORDD_CHECK(grid != nullptr);
+      return DimensionAllreduce(self, *grid, size_bytes, element_bytes);
     case Algorithm::kRecursiveDoubling:
       return RecursiveDoublingAllreduce(self, world_size, size_bytes, element_bytes);
     case Algorithm::kHalvingDoubling:
@@ -106,10 +111,11 @@ TransferSchedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Ran
 }  // namespace
 
 absl::string_view Name(Algorithm algorithm) {
-  constexpr std::array<absl::string_view, 12> kNames = {
+  constexpr std::array<absl::string_view, 13> kNames = {
       "local_copy", "recursive_doubling", "halving_doubling", "ring",
       "pairwise",   "binomial_tree",      "dissemination",    "scatter_gather",
-      "direct",     "hierarchical",       "slices",           "leaders"};
+      "direct",     "hierarchical",       "slices",           "leaders",
+      "dimensions"};
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
@@ -118,6 +124,14 @@ std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name) {
   if (name == "flat") return HostAlgorithm::kFlat;
   if (name == "hierarchical") return HostAlgorithm::kHierarchical;
   return std::nullopt;
+}
+
+// Small ones are halved and doubled otherwise: a fold, where there is one, is two steps.
+Places PlacesApart(const GridOfRanks& grid, int32_t nodes) {
+  const auto number = static_cast<uint32_t>(nodes);
+  const int32_t fold = std::has_single_bit(number) ? 0 : 2;
+  const bool is_quick = DimensionSteps(grid) <= 2 * (std::bit_width(number) - 1) + fold;
+  return !grid.empty() && is_quick ? Places::kApartInGrid : Places::kApart;
 }
 
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
@@ -139,9 +153,12 @@ bool HasHierarchy(CollectiveKind kind, bool even) {
 }
 
 // The steps of a ring, of which there are two for each node, count more with many nodes than the
-// bytes that others send twice where their number is no power of two.
-TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes,
-                                   int64_t element_bytes) {
+// bytes that others send twice where their number is no power of two. In a grid there are few, and
+// the uplinks count.
+TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, const GridOfRanks* grid,
+                                   int64_t size_bytes, int64_t element_bytes) {
+  if (grid != nullptr && !grid->empty())
+    return DimensionAllreduce(self, *grid, size_bytes, element_bytes);
   constexpr int32_t kNodesOfARing = 8;
   if (nodes > kNodesOfARing || std::has_single_bit(static_cast<uint32_t>(nodes)))
     return HalvingDoublingAllreduce(self, nodes, size_bytes, element_bytes);
@@ -158,11 +175,11 @@ TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t si
 }
 
 TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                              int32_t world_size) {
+                              int32_t world_size, const GridOfRanks* grid) {
   if (algorithm == Algorithm::kLocalCopy) return LocalCopy(args);
   switch (args.kind) {
     case CollectiveKind::kAllreduce:
-      return MakeAllreduce(algorithm, args, self, world_size);
+      return MakeAllreduce(algorithm, args, self, world_size, grid);
     case CollectiveKind::kAllgather:
       return RingAllgather(self, RangesOf(args.output_block_bytes));
     case CollectiveKind::kBroadcast:

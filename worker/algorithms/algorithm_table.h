@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "common/protocol/types.h"
 #include "worker/algorithms/collective_schedule.h"
+#include "worker/algorithms/dimension_schedule.h"
 #include "worker/interfaces/collective_backend.h"
 
 namespace coordd {
@@ -24,6 +25,7 @@ enum class Algorithm : uint8_t {
   kHierarchical,  // reduced and gathered on mapped memory inside a node (node_run.h)
   kSlices,        // cut into slices, several of which are under way (slice_exchange.h)
   kLeaders,       // by posts inside a node, and one rank of each between them (leader_run.h)
+  kDimensions,    // inside the racks, then between them (dimension_schedule.h)
 };
 absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 
@@ -41,7 +43,16 @@ enum class Places : uint8_t {
   kUnevenNodes,  // two or more on a node, on average
   kThinNodes,    // fewer
   kApart,        // each on a node of its own
+  // The same, and the nodes lie in racks, or whatever the labels of their topology are, so that
+  // there is a grid of them (dimension_schedule.h) whose steps are no more than others have.
+  kApartInGrid,
 };
+inline bool AreApart(Places places) {
+  return places == Places::kApart || places == Places::kApartInGrid;
+}
+
+// Of so many nodes of one rank.
+Places PlacesApart(const GridOfRanks& grid, int32_t nodes);
 
 // The same on all ranks, because they agree on the arguments: `size_bytes` is the size of the whole
 // vector, of an allgather's output, of a reducescatter's input, and does not count for kinds with
@@ -51,17 +62,18 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
 // Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
 bool HasHierarchy(CollectiveKind kind, bool even);
 
-// The schedule of an allreduce of a slice among one rank of each node, in one buffer.
-TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes,
-                                   int64_t element_bytes);
+// The schedule of an allreduce of a slice among one rank of each node, in one buffer. `grid`: of
+// the nodes; nullptr or empty: there is none.
+TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, const GridOfRanks* grid,
+                                   int64_t size_bytes, int64_t element_bytes);
 
 // The schedule of a reduce of a slice among one rank of each node.
 TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
                                  int64_t element_bytes);
 
 // The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for
-// args.kind, and none of kHierarchical, kSlices and kLeaders.
+// args.kind, and none of kHierarchical, kSlices and kLeaders; there is a `grid` for kDimensions.
 TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                              int32_t world_size);
+                              int32_t world_size, const GridOfRanks* grid = nullptr);
 
 }  // namespace coordd

@@ -1,7 +1,7 @@
 // A collective as data: what one rank sends, receives and combines, step by step. The families of
-// schedules (ring_schedule.h, recursive_schedule.h, tree_schedule.h, pairwise_schedule.h) are pure
-// functions of (self, world size, blocks); CollectiveRun executes any of them over any Transport.
-// PURE.
+// schedules (ring_schedule.h, dimension_schedule.h, recursive_schedule.h, tree_schedule.h,
+// pairwise_schedule.h) are pure functions of (self, world size, blocks); CollectiveRun executes any
+// of them over any Transport. PURE.
 //
 // Rules that every schedule keeps (tests/worker/algorithms/schedule_test.cc simulates all of them):
 //   - All sends and receives of a step may run at the same time, in any order; the local operations

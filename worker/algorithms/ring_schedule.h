@@ -13,14 +13,24 @@
 
 namespace coordd {
 
-// Out of kInput, rank r ends with block r combined over all ranks, at its place in kOutput; other
-// places of kOutput hold partial results. `blocks`: one per rank, equal on all ranks. REQUIRES:
-// more than one rank.
-void AppendRingReduceScatter(Rank self, absl::Span<const ByteRange> blocks,
-                             TransferSchedule& schedule);
+// A rank in a ring of some of the ranks.
+struct RingPlace {
+  int32_t position = 0;  // in the ring, from 0
+  Rank previous;
+  Rank next;
+};
+// In the ring of all ranks.
+RingPlace PlaceInRing(Rank self, int32_t world_size);
 
-// Rank r holds block r, `own`; all end with all blocks in kOutput.
-void AppendRingAllgather(Rank self, absl::Span<const ByteRange> blocks, BufferRange own,
+// Out of `operands`, whoever is at position p ends with block p combined over the ring, at its
+// place in kOutput; other places of kOutput hold partial results. `blocks`: one per position, equal
+// in the whole ring. REQUIRES: more than one rank; `operands` is kInput, or kOutput where it is
+// combined in place.
+void AppendRingReduceScatter(const RingPlace& self, absl::Span<const ByteRange> blocks,
+                             BufferRole operands, TransferSchedule& schedule);
+
+// Position p holds block p, `own`; all end with all blocks in kOutput.
+void AppendRingAllgather(const RingPlace& self, absl::Span<const ByteRange> blocks, BufferRange own,
                          TransferSchedule& schedule);
 
 // kInput and kOutput of `size_bytes`.

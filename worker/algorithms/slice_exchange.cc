@@ -32,7 +32,7 @@ TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int6
     case CollectiveKind::kReducescatter:
       return PairwiseReduceScatter(self, parts);
     default:
-      return MakeSliceSchedule(self, nodes, slice_bytes, SizeOf(args.dtype));
+      return MakeSliceSchedule(self, nodes, across.grid, slice_bytes, SizeOf(args.dtype));
   }
 }
 

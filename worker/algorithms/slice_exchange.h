@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/protocol/types.h"
 #include "worker/algorithms/collective_run.h"
+#include "worker/algorithms/dimension_schedule.h"
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/lane_run.h"
 #include "worker/interfaces/transport.h"
@@ -36,6 +37,8 @@ struct AcrossNodes {
   // others exchange nothing.
   int32_t carriers = 0;
   bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
+  // Of the nodes, for allreduces; outlives what is done with it. nullptr or empty: there is none.
+  const GridOfRanks* grid = nullptr;
 };
 
 // An allreduce, broadcast, reduce, allgather or reducescatter of one piece after the other among

@@ -1,8 +1,10 @@
 #include "worker/host/host_backend.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "worker/interfaces/collective_args.h"
 #include "worker/interfaces/lanes.h"
@@ -93,6 +95,12 @@ absl::StatusOr<HostAlgorithm> HostBackend::AgreedAlgorithm() {
     agreed_ = said >= kFlat ? HostAlgorithm::kFlat
               : said > 0    ? HostAlgorithm::kHierarchical
                             : HostAlgorithm::kAuto;
+    const HostGroup& all = groups_.at(ProcessSetId{0});
+    if (all.layout.self() == Rank{0} && !all.grid.empty() && agreed_ != HostAlgorithm::kFlat) {
+      COORDD_LOG(kInfo, "allreduces between the ", all.layout.num_nodes(),
+                 " nodes go by dimensions, ", absl::StrJoin(all.grid.sizes, " x "),
+                 ", the fastest network first, as COORDD_TOPOLOGY says");
+    }
   }
   return *agreed_;
 }
@@ -370,7 +378,7 @@ absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
   const bool allreduce = kind == CollectiveKind::kAllreduce;
   if (size == 1) return flat;
   if (allreduce && options_.allreduce.has_value()) return *options_.allreduce;
-  const bool apart = places == Places::kApart;
+  const bool apart = AreApart(places);
   if (places == Places::kAny || (apart && !allreduce)) return flat;
   COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());
   if (agreed == HostAlgorithm::kFlat) return flat;
@@ -409,7 +417,7 @@ void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   const CollectiveArgs& args = lane.queue.front().args;
   const HostGroup& group = *lane.queue.front().group;
   const int32_t size = group.layout.size();
-  TransferSchedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
+  TransferSchedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size, &group.grid);
   const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
   const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options_.run);
   if (lane.memory.size_bytes() < scratch_bytes + segment_bytes)

@@ -27,7 +27,8 @@ HostGroup MakeHostGroup(GroupLayout layout, std::vector<Rank> members, Rank firs
     group.memories.push_back(node_memories[static_cast<size_t>(ToInt(rank) - ToInt(first))]);
   }
   if (nodes == 1) return group;
-  group.places = most == 1                  ? Places::kApart
+  group.grid = GridOf(ranks.levels());
+  group.places = most == 1                  ? PlacesApart(group.grid, nodes)
                  : most == group.carriers   ? Places::kEvenNodes
                  : ranks.size() < 2 * nodes ? Places::kThinNodes
                                             : Places::kUnevenNodes;
@@ -50,7 +51,8 @@ AcrossNodes AcrossOf(const HostGroup& group, const CollectiveArgs& args) {
           .root = root_node,
           .root_member = ToInt(args.root) - ToInt(layout.first_rank_of(root_node)),
           .carriers = group.carriers,
-          .carries = group.self_on_node < group.carriers};
+          .carries = group.self_on_node < group.carriers,
+          .grid = &group.grid};
 }
 
 NodeLeaders LeadersOf(const HostGroup& group, const CollectiveArgs& args) {

@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "common/protocol/types.h"
 #include "worker/algorithms/algorithm_table.h"
+#include "worker/algorithms/dimension_schedule.h"
 #include "worker/algorithms/slice_exchange.h"
 #include "worker/host/leader_run.h"
 #include "worker/interfaces/collective_backend.h"
@@ -28,6 +29,7 @@ struct HostGroup {
   Places places = Places::kAny;
   int32_t carriers = 0;           // how many members each of the nodes has, at least
   std::vector<Rank> across = {};  // by node: who has this rank's number there, if it is a carrier
+  GridOfRanks grid = {};          // of the nodes, if they lie in one
   NodeLeaders leaders = {};       // of what has no root
 
   bool on_one_node() const { return layout.num_nodes() == 1; }

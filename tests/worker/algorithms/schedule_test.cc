@@ -5,11 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
-#include <map>
-#include <string>
+#include <functional>
 
-#include "absl/strings/str_cat.h"
+#include "tests/worker/support/schedule_simulation.h"
 #include "worker/algorithms/algorithm_table.h"
 #include "worker/algorithms/pairwise_schedule.h"
 #include "worker/algorithms/recursive_schedule.h"
@@ -22,182 +20,9 @@ namespace {
 
 constexpr int32_t kMaxWorld = 17;
 
-// An element of a simulated buffer is the formula of how it was made, e.g. "(a+b)": combining in
-// another order or twice shows. One element is one byte here.
-using Cells = std::vector<std::string>;
-
-struct Buffers {
-  Cells input, output, scratch;
-  bool in_place = false;
-
-  Cells& Of(BufferRole role) {
-    if (role == BufferRole::kScratch) return scratch;
-    return role == BufferRole::kInput && !in_place ? input : output;
-  }
-  Cells Read(const BufferRange& slice) {
-    Cells& cells = Of(slice.buffer);
-    EXPECT_GE(slice.offset_bytes, 0);
-    EXPECT_LE(slice.offset_bytes + slice.size_bytes, static_cast<int64_t>(cells.size()));
-    return Cells(cells.begin() + slice.offset_bytes,
-                 cells.begin() + slice.offset_bytes + slice.size_bytes);
-  }
-  void Write(const BufferRange& slice, const Cells& values) {
-    EXPECT_NE(slice.buffer, BufferRole::kInput);
-    ASSERT_EQ(slice.size_bytes, static_cast<int64_t>(values.size()));
-    Cells& cells = Of(slice.buffer);
-    ASSERT_LE(slice.offset_bytes + slice.size_bytes, static_cast<int64_t>(cells.size()));
-    std::copy(values.begin(), values.end(), cells.begin() + slice.offset_bytes);
-  }
-};
-
-Cells Combined(const Cells& a, const Cells& b) {
-  Cells result;
-  for (size_t i = 0; i < a.size(); ++i) result.push_back(absl::StrCat("(", a[i], "+", b[i], ")"));
-  return result;
-}
-
-bool Overlap(const BufferRange& a, const BufferRange& b) {
-  auto place = [](const BufferRange& s) {  // input and output may be the same memory
-    return s.buffer == BufferRole::kScratch ? 1 : 0;
-  };
-  return place(a) == place(b) && a.offset_bytes < b.offset_bytes + b.size_bytes &&
-         b.offset_bytes < a.offset_bytes + a.size_bytes;
-}
-
-// `shared`: input and output are laid out alike, so that in place they coincide.
-void CheckRules(const TransferSchedule& schedule, Rank self, bool shared) {
-  for (const AlgorithmStep& step : schedule.steps) {
-    std::map<Rank, int> sends, receives;
-    int combining = 0;
-    for (const SendOp& send : step.sends) {
-      EXPECT_NE(send.to, self);
-      EXPECT_EQ(++sends[send.to], 1);
-      for (const ReceiveOp& receive : step.receives) {
-        const bool comparable = shared || send.from.buffer == receive.to.buffer;
-        EXPECT_FALSE(comparable && Overlap(send.from, receive.to));
-      }
-    }
-    for (const ReceiveOp& receive : step.receives) {
-      EXPECT_NE(receive.from, self);
-      EXPECT_EQ(++receives[receive.from], 1);
-      EXPECT_NE(receive.to.buffer, BufferRole::kInput);
-      if (receive.operand) {
-        ++combining;
-        EXPECT_EQ(receive.operand->size_bytes, receive.to.size_bytes);
-      }
-    }
-    EXPECT_LE(combining, 1);
-  }
-}
-
-// Runs all ranks, each at its own pace, until nobody can go on.
-class Simulation {
- public:
-  Simulation(std::vector<TransferSchedule> schedules, std::vector<Buffers> buffers)
-      : schedules_(std::move(schedules)),
-        buffers_(std::move(buffers)),
-        step_(schedules_.size()),
-        sent_(schedules_.size()) {
-    for (size_t r = 0; r < schedules_.size(); ++r)
-      buffers_[r].scratch.resize(static_cast<size_t>(schedules_[r].scratch_bytes), "garbage");
-  }
-
-  void Run() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      // Backwards: a schedule must not depend on lower ranks being first.
-      for (size_t r = schedules_.size(); r-- > 0;) moved |= Advance(r);
-    }
-    for (size_t r = 0; r < schedules_.size(); ++r)
-      EXPECT_EQ(step_[r], schedules_[r].steps.size()) << "rank " << r << " is stuck";
-    for (const auto& [pair, messages] : wire_) EXPECT_TRUE(messages.empty()) << "unreceived";
-  }
-  Buffers& buffers(size_t rank) { return buffers_[rank]; }
-
- private:
-  bool Advance(size_t r) {
-    if (step_[r] == schedules_[r].steps.size()) return false;
-    const AlgorithmStep& step = schedules_[r].steps[step_[r]];
-    const int32_t self = static_cast<int32_t>(r);
-    bool moved = false;
-    if (!sent_[r]) {
-      for (const SendOp& send : step.sends)
-        wire_[{self, ToInt(send.to)}].push_back(buffers_[r].Read(send.from));
-      sent_[r] = moved = true;
-    }
-    for (const ReceiveOp& receive : step.receives) {
-      if (wire_[{ToInt(receive.from), self}].empty()) return moved;
-    }
-    for (const ReceiveOp& receive : step.receives) {
-      auto& queue = wire_[{ToInt(receive.from), self}];
-      Cells message = queue.front();
-      queue.pop_front();
-      EXPECT_EQ(static_cast<int64_t>(message.size()), receive.to.size_bytes);
-      if (receive.operand) message = Combined(message, buffers_[r].Read(*receive.operand));
-      buffers_[r].Write(receive.to, message);
-    }
-    for (const LocalOp& local : step.locals) {
-      Cells value = buffers_[r].Read(local.first);
-      if (local.second) value = Combined(value, buffers_[r].Read(*local.second));
-      buffers_[r].Write(local.to, value);
-    }
-    ++step_[r];
-    sent_[r] = false;
-    return true;
-  }
-
-  std::vector<TransferSchedule> schedules_;
-  std::vector<Buffers> buffers_;
-  std::vector<size_t> step_;
-  std::vector<bool> sent_;
-  std::map<std::pair<int32_t, int32_t>, std::deque<Cells>> wire_;
-};
-
-// "r3:7" is element 7 of rank 3's input.
-Cells InputOf(int32_t rank, int64_t size) {
-  Cells cells;
-  for (int64_t i = 0; i < size; ++i) cells.push_back(absl::StrCat("r", rank, ":", i, ";"));
-  return cells;
-}
-
-// Each rank's element `index` is in `formula` exactly once, and nothing else.
-void ExpectAllOnce(const std::string& formula, int32_t world_size, int64_t index) {
-  for (int32_t r = 0; r < world_size; ++r) {
-    const std::string part = absl::StrCat("r", r, ":", index, ";");
-    const size_t at = formula.find(part);
-    ASSERT_NE(at, std::string::npos) << part << " is missing in " << formula;
-    EXPECT_EQ(formula.find(part, at + 1), std::string::npos) << part << " twice in " << formula;
-  }
-  EXPECT_EQ(std::count(formula.begin(), formula.end(), ':'), world_size) << formula;
-}
-
 void CheckAllreduce(const std::function<TransferSchedule(Rank, int32_t, int64_t, int64_t)>& make) {
-  for (int32_t size = 2; size <= kMaxWorld; ++size) {
-    for (int64_t elements : {0, 1, 5, 16, 37}) {
-      for (bool in_place : {false, true}) {
-        std::vector<TransferSchedule> schedules;
-        std::vector<Buffers> buffers;
-        for (int32_t r = 0; r < size; ++r) {
-          schedules.push_back(make(Rank{r}, size, elements, 1));
-          CheckRules(schedules.back(), Rank{r}, /*shared=*/true);
-          const Cells garbage(static_cast<size_t>(elements), "garbage");
-          const Cells input = InputOf(r, elements);
-          buffers.push_back({input, in_place ? input : garbage, {}, in_place});
-        }
-        Simulation simulation(schedules, buffers);
-        simulation.Run();
-        const Cells& result = simulation.buffers(0).output;
-        for (int64_t i = 0; i < elements; ++i)
-          ExpectAllOnce(result[static_cast<size_t>(i)], size, i);
-        for (int32_t r = 0; r < size; ++r) {
-          Buffers& own = simulation.buffers(static_cast<size_t>(r));
-          EXPECT_EQ(own.output, result) << "the same order of summation on rank " << r;
-          EXPECT_EQ(own.input, InputOf(r, elements)) << "the input is never written";
-        }
-      }
-    }
-  }
+  for (int32_t size = 2; size <= kMaxWorld; ++size)
+    CheckAllreduceOf(size, [&](Rank self, int64_t bytes) { return make(self, size, bytes, 1); });
 }
 
 TEST(Schedules, RingAllreduceCombinesEachElementOnceInOneOrder) { CheckAllreduce(RingAllreduce); }
@@ -453,6 +278,12 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
             Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApart),
             Algorithm::kSlices);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6, Places::kApartInGrid),
+            Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6, Places::kApartInGrid),
+            Algorithm::kDimensions);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApartInGrid),
+            Algorithm::kSlices);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 10, 6, Places::kUnevenNodes),
             Algorithm::kLeaders);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kUnevenNodes),
@@ -488,6 +319,7 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kGather, 1, 6), Algorithm::kDirect);
   EXPECT_EQ(Name(Algorithm::kHalvingDoubling), "halving_doubling");
   EXPECT_EQ(Name(Algorithm::kDirect), "direct");
+  EXPECT_EQ(Name(Algorithm::kDimensions), "dimensions");
 }
 
 }  // namespace

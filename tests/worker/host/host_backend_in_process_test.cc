@@ -121,6 +121,33 @@ BackendCase BetweenNodes(std::string name, NodeRunOptions options, int64_t segme
   return made;
 }
 
+// Four nodes, where there are as many ranks.
+GroupLayout OnFourNodes(Rank self, int32_t world_size) {
+  if (world_size <= 4) return GroupLayout(self, {{world_size, 1}});
+  return GroupLayout(self, {{world_size - 4, 2}, {8 - world_size, 1}});
+}
+
+BackendCase OnFour(BackendCase of) {
+  of.layout = OnFourNodes;
+  return of;
+}
+
+// Whose nodes lie in racks of two or of three, as many in each where that can be; otherwise they
+// go as without.
+BackendCase InRacks(BackendCase of) {
+  of.layout = [layout = of.layout](Rank self, int32_t world_size) {
+    const GroupLayout flat = layout(self, world_size);
+    std::vector<NodeRun> nodes;
+    NodeDomains racks;
+    for (int32_t node = 0; node < flat.num_nodes(); ++node) {
+      nodes.push_back({1, flat.ranks_on(node)});
+      racks.push_back(node / (flat.num_nodes() % 3 == 0 ? 3 : 2));
+    }
+    return GroupLayout(self, std::move(nodes), {racks});
+  };
+  return of;
+}
+
 // Every result of the suite compared with the reference besides.
 BackendCase Checked(BackendCase of) {
   of.name = "Checked" + of.name;
@@ -165,6 +192,8 @@ INSTANTIATE_TEST_SUITE_P(
                                         4096)),
                     Uneven(BetweenNodes("UnevenNodesByLeaders", {}, 65536)),
                     Apart("Apart", {.run = {.segment_bytes = 4096}}),
+                    InRacks(Apart("ApartInRacks", {.run = {.segment_bytes = 4096}})),
+                    InRacks(OnFour(BetweenNodes("NodesInRacks", {}, 65536))),
                     Checked(BetweenNodes("BetweenNodes", {}, int64_t{1} << 20)),
                     Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
     [](const auto& info) { return info.param.name; });

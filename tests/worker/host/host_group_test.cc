@@ -55,6 +55,27 @@ TEST(HostGroup, SaysWhatItsNodesAreLike) {
   EXPECT_EQ(places({{1, 1}, {1, NodeLane::kMaxMembers + 1}}, 0), Places::kAny);
 }
 
+TEST(HostGroup, KnowsInWhichRacksItsNodesLie) {
+  auto in_racks = [](std::vector<NodeRun> nodes, int32_t own_memories) {
+    GroupLayout layout(Rank{0}, std::move(nodes), {{0, 0, 1, 1}});
+    return MakeHostGroup(std::move(layout), {}, Rank{0}, MemoriesFor(own_memories));
+  };
+  const HostGroup apart = in_racks({{4, 1}}, 0);
+  EXPECT_EQ(apart.places, Places::kApartInGrid);
+  EXPECT_THAT(apart.grid.sizes, ElementsAre(2, 2));
+  EXPECT_EQ(AcrossOf(apart, {}).grid, &apart.grid);
+  // One rank of each node exchanges slices, as if it were alone there.
+  const HostGroup together = in_racks({{4, 2}}, 2);
+  EXPECT_EQ(together.places, Places::kEvenNodes);
+  EXPECT_THAT(together.grid.sizes, ElementsAre(2, 2));
+  EXPECT_THAT(in_racks({{1, 2}, {3, 3}}, 2).grid.sizes, ElementsAre(2, 2));
+  // A rank of each rack: between them there is nothing to save.
+  const std::vector<Rank> members = {Rank{0}, Rank{2}};
+  const GroupLayout all(Rank{0}, {{4, 1}}, {{0, 0, 1, 1}});
+  const HostGroup set = MakeHostGroup(all.Subgroup(members), members, Rank{0}, {});
+  EXPECT_EQ(set.places, Places::kApart);
+}
+
 TEST(HostGroup, ARootLeadsItsNode) {
   CollectiveArgs args;
   args.kind = CollectiveKind::kBroadcast;
