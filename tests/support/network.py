@@ -44,9 +44,13 @@ def ip(*arguments):
 class Network:
     """`count` hosts with addresses 10.77.0.1, 10.77.0.2, ... that only they can reach. close() when done.
 
-    `delayed`: by host, milliseconds that a packet to it or from it takes, and how much that varies."""
+    `delayed`: by host, milliseconds that a packet to it or from it takes, and how much that varies.
+    `racks`: the hosts are on as many switches, as many on each, one rack behind the other; all of these are on one more switch.
+    Those of one rack have `rack_of` of the same number."""
 
-    def __init__(self, count, delayed=None):
+    def __init__(self, count, delayed=None, racks=1):
+        self.racks = racks
+        self.rack_of = [index * racks // count for index in range(count)]
         prefix = f"coordd{os.getpid()}n{next(_numbers)}"
         self.switch = prefix + "s"
         self.hosts = []
@@ -62,6 +66,12 @@ class Network:
     def _build(self, prefix, count, delayed):
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
+        for rack in range(self.racks if self.racks > 1 else 0):
+            ip("-n", self.switch, "link", "add", f"rack{rack}", "type", "bridge")
+            ip("-n", self.switch, "link", "set", f"rack{rack}", "up")
+            ip("-n", self.switch, "link", "add", f"up{rack}", "type", "veth", "peer", "name", f"down{rack}")
+            ip("-n", self.switch, "link", "set", f"up{rack}", "master", f"rack{rack}", "up")
+            ip("-n", self.switch, "link", "set", f"down{rack}", "master", "bridge0", "up")
         for index in range(count):
             host, address = f"{prefix}h{index}", f"10.77.0.{index + 1}"
             ip("netns", "add", host)
@@ -71,7 +81,8 @@ class Network:
                 self._add_slow_link(host, f"port{index}", *delayed[index])
             else:
                 ip("-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", self.switch)
-            ip("-n", self.switch, "link", "set", f"port{index}", "master", "bridge0", "up")
+            switch = f"rack{self.rack_of[index]}" if self.racks > 1 else "bridge0"
+            ip("-n", self.switch, "link", "set", f"port{index}", "master", switch, "up")
             ip("-n", host, "address", "add", f"{address}/24", "dev", "eth0")
             ip("-n", host, "link", "set", "eth0", "up")
             ip("-n", host, "link", "set", "lo", "up")
@@ -115,7 +126,16 @@ class Network:
 
     def slow(self, host, rate, burst="32k"):
         """What the host sends waits in a queue in front of a line of this rate, "20mbit", which so much passes at once."""
-        subprocess.run([*self.on(host), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", burst,
+        self._line(self.hosts[host], "eth0", rate, burst)
+
+    def slow_uplink(self, rack, rate, burst="32k"):
+        """What a rack sends to others, and what they send to it, goes over lines of this rate."""
+        for line in (f"up{rack}", f"down{rack}"):
+            self._line(self.switch, line, rate, burst)
+
+    @staticmethod
+    def _line(name, device, rate, burst):
+        subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", burst,
                         "latency", "100ms"], check=True, capture_output=True)
 
     def congestion_control(self, *names):
