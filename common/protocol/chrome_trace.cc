@@ -112,10 +112,14 @@ void ChromeTrace::AddBatches(const v1::TraceBatches& batches, int64_t offset_ns,
                             rank_, track,
                             static_cast<double>(at.submitted + offset_ns - origin_ns_) / 1e3);
     }
-    add(title, track, at.submitted, at.done,
+    std::string about =
         absl::StrCat("\"kind\":", JsonString(PhaseName("", batch.kind())),
                      ",\"batch\":", batch.sequence(), ",\"tensors\":", batch.tensors(),
-                     ",\"bytes\":", batch.bytes(), ",\"process_set\":", batch.process_set()));
+                     ",\"bytes\":", batch.bytes(), ",\"process_set\":", batch.process_set());
+    if (batch.algorithm() > 0 && batch.algorithm() <= batches.algorithms_size())
+      absl::StrAppend(&about,
+                      ",\"algorithm\":", JsonString(batches.algorithms(batch.algorithm() - 1)));
+    add(title, track, at.submitted, at.done, about);
     const bool scheduled = batch.lane() >= kFirstScheduleLane;
     add(scheduled ? "WAIT_FOR_OTHER_TENSOR_DATA" : PhaseName("NEGOTIATE", batch.kind()), track,
         at.submitted, at.ready);

@@ -1,5 +1,7 @@
 """Four nodes in two racks (COORDD_NODE_ID, COORDD_TOPOLOGY): allreduces go inside the racks, then between them."""
 
+import os
+import re
 import signal
 import time
 
@@ -38,6 +40,29 @@ class RacksTest(processes.TestCase):
 
     def test_flat_keeps_them_off(self):
         self.assertNotIn("go by dimensions", self.selftest(4, "rank", COORDD_HOST_ALGORITHM="flat"))
+
+    def test_the_timeline_names_the_algorithm_and_results_are_those_of_flat(self):
+        daemon = self.coordd()
+        for number, (algorithm, names) in enumerate((("auto", ["recursive_doubling", "dimensions", "slices_by_dimensions"]),
+                                                     ("flat", ["recursive_doubling", "halving_doubling", "ring"]))):
+            path = os.path.join(self.folder, f"timeline-{algorithm}.json")
+            workers = self.workers_in_racks(daemon, f"named-{number}", COORDD_TRANSPORT="tcp", COORDD_TIMELINE=path,
+                                            COORDD_HOST_ALGORITHM=algorithm)
+            for count in (1000, 30000, 1000000):
+                for worker in workers:
+                    self.assertEqual(worker.ask(f"submit t{count} float32 {count} {worker.rank + 1}"), "ok")
+                    worker.tell(f"wait t{count}")
+                for worker in workers:
+                    self.assertEqual(worker.answer(), "ok 10 10")
+            for worker in workers:
+                self.assertEqual(worker.ask("leave"), "ok")
+                worker.tell("exit")
+                worker.wait()
+            with open(path, encoding="utf-8") as file:
+                said = re.findall(r'"algorithm":"(\w+)"', file.read())
+            self.assertEqual(said, names)
+        daemon.end()
+        self.assert_nothing_left()
 
     def workers_in_racks(self, daemon, job, **variables):
         started = [self.start(ScriptedWorker(daemon.listen, COORDD_JOB_ID=job, COORDD_MIN_WORKERS=4, COORDD_MAX_WORKERS=4,

@@ -119,6 +119,12 @@ absl::string_view Name(Algorithm algorithm) {
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
+absl::string_view NameInGrid(Algorithm algorithm) {
+  if (algorithm == Algorithm::kSlices) return "slices_by_dimensions";
+  if (algorithm == Algorithm::kHierarchical) return "hierarchical_by_dimensions";
+  return Name(algorithm);
+}
+
 std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name) {
   if (name == "auto") return HostAlgorithm::kAuto;
   if (name == "flat") return HostAlgorithm::kFlat;

@@ -27,7 +27,9 @@ enum class Algorithm : uint8_t {
   kLeaders,       // by posts inside a node, and one rank of each between them (leader_run.h)
   kDimensions,    // inside the racks, then between them (dimension_schedule.h)
 };
-absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
+absl::string_view Name(Algorithm algorithm);  // "ring": for traces and tests
+// Of what moves slices between nodes that lie in a grid: "slices_by_dimensions".
+absl::string_view NameInGrid(Algorithm algorithm);
 
 // Which algorithms a rank would use between nodes, for measurements. kHierarchical: wherever it is
 // possible.

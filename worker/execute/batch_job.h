@@ -12,6 +12,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/protocol/tensor_spec.h"
@@ -122,8 +123,9 @@ class BatchJob {
   std::optional<ScratchLoan> scratch;
   AlignedBuffer own_scratch;  // when it was no fusion buffer
   BatchTimes times;
-  bool begins_cycle = false;  // of a schedule
-  bool staged = false;        // NCCL does not carry it, whatever the ranks of its set have
+  bool begins_cycle = false;    // of a schedule
+  bool staged = false;          // NCCL does not carry it, whatever the ranks of its set have
+  absl::string_view algorithm;  // that carries its payload, a constant; empty: nobody has said
   absl::Status status;
   int32_t last_joined_rank = -1;  // the result of a join
   // Set when it ends: the thread that drives waits for the one tensor of this batch.

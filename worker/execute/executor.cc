@@ -310,6 +310,7 @@ void Executor::LaunchArgs(ExecutorLane& lane, std::unique_ptr<BatchJob> batch, S
 bool Executor::LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload) {
   InFlight* raw = &entry;
   ++raw->open;
+  if (is_payload) args.algorithm = &raw->batch->algorithm;
   const absl::Status launched =
       backend_->Launch(std::move(args), [raw, is_payload](absl::Status status) {
         --raw->open;

@@ -23,6 +23,7 @@ void Fill(const BatchJob& batch, absl::Time done, TraceRecord& record) {
     for (const TensorJob& tensor : batch.tensors()) record.bytes += SizeBytes(tensor.spec());
   }
   record.begins_step = batch.begins_cycle;
+  record.algorithm = batch.algorithm;
   record.times = batch.times;
   record.done = done;
   CopyName(batch.tensors().front().spec().name, record.name);

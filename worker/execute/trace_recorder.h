@@ -32,6 +32,7 @@ struct TraceRecord {
   int32_t tensors = 0;
   int64_t bytes = 0;
   bool begins_step = false;
+  absl::string_view algorithm;  // a constant; empty: its backend has not said
   BatchTimes times;
   absl::Time done;            // unpacked
   std::array<char, 64> name;  // of its first tensor, with a null; a longer one ends in "..."
@@ -74,7 +75,7 @@ class TraceRecorder {
   // Thread-safe by itself.
   std::atomic<bool> on_ = false;
 
-  // Guarded by mu_, which is held for a copy of 160 bytes.
+  // Guarded by mu_, which is held for a copy of 176 bytes.
   Mutex mu_;
   std::array<Ring, kRings> rings_ ABSL_GUARDED_BY(mu_);
 };

@@ -397,6 +397,10 @@ void HostBackend::Start(LaneId id, Lane& lane) {
   if (!group.memories.empty() && group.on_one_node()) return StartNodeRun(id, lane);
   const absl::StatusOr<Algorithm> algorithm = AlgorithmOf(batch);
   if (!algorithm.ok()) return FailAll(algorithm.status());
+  if (batch.args.algorithm != nullptr) {
+    const bool in_grid = batch.args.kind == CollectiveKind::kAllreduce && !group.grid.empty();
+    *batch.args.algorithm = in_grid ? NameInGrid(*algorithm) : Name(*algorithm);
+  }
   switch (*algorithm) {
     case Algorithm::kHierarchical:
       if (batch.args.kind == CollectiveKind::kAlltoall) return StartAlltoall(id, lane);

@@ -75,6 +75,9 @@ struct CollectiveArgs {
   // asked for. Valid until `done`.
   double scale = 1.0;
   bool* scaled = nullptr;
+  // Set by a backend that has several ways when it begins: the name of the one that it takes, which
+  // is a constant. nullptr: not asked for. Valid until `done`.
+  absl::string_view* algorithm = nullptr;
   // Names for texts (checking_backend.h) what lies so many bytes behind the output's start, as in
   // "tensor a, element 3". Empty: nobody says. Valid until `done`.
   std::function<std::string(int64_t offset_bytes)> element_at;

@@ -22,6 +22,7 @@ v1::TraceBatches ToTraceBatches(absl::Span<const TraceRecord> records, absl::str
   v1::TraceBatches batches;
   batches.set_backend(std::string(backend));
   absl::flat_hash_map<std::string, int32_t> names;
+  absl::flat_hash_map<absl::string_view, int32_t> algorithms;
   for (const TraceRecord& record : records) {
     v1::TraceBatch& batch = *batches.add_batches();
     const auto [name, is_new] = names.try_emplace(record.name.data(), batches.names_size());
@@ -34,6 +35,12 @@ v1::TraceBatches ToTraceBatches(absl::Span<const TraceRecord> records, absl::str
     batch.set_tensors(record.tensors);
     batch.set_bytes(record.bytes);
     batch.set_begins_step(record.begins_step);
+    if (!record.algorithm.empty()) {
+      const auto [number, is_first] =
+          algorithms.try_emplace(record.algorithm, batches.algorithms_size() + 1);
+      if (is_first) batches.add_algorithms(std::string(record.algorithm));
+      batch.set_algorithm(number->second);
+    }
     const BatchTimes& times = record.times;
     batch.set_submitted_ns(absl::ToUnixNanos(times.submitted));
     batch.set_negotiation_ns(Nanoseconds(times.ready - times.submitted));

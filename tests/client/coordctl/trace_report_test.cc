@@ -189,6 +189,28 @@ TEST(TraceReport, TheTimelineIsOnOneClockWithAProcessForEachRank) {
   EXPECT_EQ(names["QUEUE"], 0) << "what took no time is left out";
 }
 
+TEST(TraceReport, TheTimelineNamesTheAlgorithmOfABatch) {
+  v1::TraceReply reply;
+  std::vector<v1::TraceBatch> batches;
+  for (const int32_t algorithm : {0, 1, 2, 3, -1}) {  // the last two are none
+    batches.push_back(Batch(algorithm, {0, 0, 0, 0, 10, 0}, false));
+    batches.back().set_algorithm(algorithm);
+  }
+  AddRank(&reply, batches);
+  v1::TraceBatches part;
+  ASSERT_TRUE(part.ParseFromString(reply.ranks(0).batches(0)));
+  part.add_algorithms("ring");
+  part.add_algorithms("slices_by_dimensions");
+  reply.mutable_ranks(0)->set_batches(0, part.SerializeAsString());
+  const auto timeline = nlohmann::json::parse(TimelineOf(reply));
+  std::vector<std::string> algorithms;
+  for (const auto& event : timeline["traceEvents"]) {
+    if (event.contains("args") && event["args"].contains("batch"))
+      algorithms.push_back(event["args"].value("algorithm", ""));
+  }
+  EXPECT_THAT(algorithms, testing::ElementsAre("", "ring", "slices_by_dimensions", "", ""));
+}
+
 TEST(TraceReport, BatchesThatOverlapHaveTracksOfTheirOwn) {
   v1::TraceReply reply;
   AddRank(&reply, {Batch(1, {0, 0, 0, 0, 10, 0}), Batch(2, {5, 0, 0, 0, 10, 0}, false),

@@ -320,6 +320,10 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(Name(Algorithm::kHalvingDoubling), "halving_doubling");
   EXPECT_EQ(Name(Algorithm::kDirect), "direct");
   EXPECT_EQ(Name(Algorithm::kDimensions), "dimensions");
+  EXPECT_EQ(NameInGrid(Algorithm::kDimensions), "dimensions");
+  EXPECT_EQ(NameInGrid(Algorithm::kSlices), "slices_by_dimensions");
+  EXPECT_EQ(NameInGrid(Algorithm::kHierarchical), "hierarchical_by_dimensions");
+  EXPECT_EQ(NameInGrid(Algorithm::kRing), "ring");
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ class TraceRecorderTest : public testing::Test {
     batch.times.ready = batch.times.started = ready;
     batch.times.launched = ready + absl::Milliseconds(2);
     batch.times.ended = ready + absl::Milliseconds(5);
+    if (sequence % 3 > 0) batch.algorithm = sequence % 3 == 1 ? "ring" : "slices";
     recorder_.Add(batch, ready + absl::Milliseconds(9));
   }
   static std::vector<int64_t> Sequences(const std::vector<TraceRecord>& records) {
@@ -98,9 +99,14 @@ TEST_F(TraceRecorderTest, ChunksHoldTheNewestThatThereIsRoomFor) {
     EXPECT_EQ(batches.clock_offset_ns(), 5'000'000'000);
     EXPECT_EQ(batches.clock_error_ns(), 7000);
     EXPECT_THAT(batches.names(), SizeIs(3)) << "each once";
+    EXPECT_THAT(batches.algorithms(), SizeIs(2)) << "each once";
     for (const v1::TraceBatch& batch : batches.batches()) {
       EXPECT_EQ(batch.sequence(), ++expected);
       EXPECT_EQ(batches.names(batch.name()), absl::StrCat("tensor", expected % 3));
+      EXPECT_EQ(batch.algorithm() == 0, expected % 3 == 0) << "nobody has said";
+      if (batch.algorithm() > 0) {
+        EXPECT_EQ(batches.algorithms(batch.algorithm() - 1), expected % 3 == 1 ? "ring" : "slices");
+      }
       EXPECT_EQ(batch.negotiation_ns(), 1'000'000);
       EXPECT_EQ(batch.pack_ns(), 2'000'000);
       EXPECT_EQ(batch.exchange_ns(), 3'000'000);
