@@ -36,6 +36,11 @@ class LogLimit {
     return more;
   }
 
+  // Whether one that is made at `now` would do the same.
+  bool IsUnused(absl::Time now) const {
+    return left_out_ == 0 && used_up_to_ <= now - kBurst * interval_;
+  }
+
   int64_t left_out() const { return left_out_; }
 
  private:

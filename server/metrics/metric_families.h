@@ -180,6 +180,9 @@ struct ServerMetrics::Families {
   Family<Counter>& calls_denied =
       NewCounter(registry, "coordd_calls_denied_total",
                  "Calls that the caller's role does not allow, by call and role.");
+  Family<Counter>& audit_entries_lost =
+      NewCounter(registry, "coordd_audit_entries_lost_total",
+                 "Entries that could not be written to the audit log, by reason.");
   Family<Gauge>& certificate_end =
       NewGauge(registry, "coordd_certificate_end_seconds",
                "When the first of coordd's own certificates ends, in seconds since 1970.");

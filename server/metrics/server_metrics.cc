@@ -30,6 +30,10 @@ const char* DropName(ServerMetrics::Drop why) {
                                                  : "not_parsable";
 }
 
+const char* AuditLossName(ServerMetrics::AuditLoss why) {
+  return why == ServerMetrics::AuditLoss::kQueueFull ? "queue_full" : "not_written";
+}
+
 // The stalled tensors are in order, the longest first. -1: no rank is missing.
 double FirstMissingRank(const v1::JobState& job) {
   for (const v1::StalledTensor& tensor : job.stalled())
@@ -63,6 +67,8 @@ void ServerMetrics::Families::BearOwn() {
   }
   for (Drop why : {Drop::kOutboxFull, Drop::kNoJoin, Drop::kNotParsable})
     sessions_dropped.Add({{"reason", DropName(why)}});
+  for (AuditLoss why : {AuditLoss::kQueueFull, AuditLoss::kNotWritten})
+    audit_entries_lost.Add({{"reason", AuditLossName(why)}});
   for (absl::StatusCode code : StateCommitCodes())
     state_commits.Add({{"code", absl::StatusCodeToString(code)}});
   for (absl::string_view method : StoreMethods()) {
@@ -234,6 +240,10 @@ void ServerMetrics::OnConnectionRefused(const char* why) {
 void ServerMetrics::OnCallDenied(absl::string_view call, absl::string_view role) {
   families_->calls_denied.Add({{"call", std::string(call)}, {"role", std::string(role)}})
       .Increment();
+}
+void ServerMetrics::OnAuditEntriesLost(int64_t entries, AuditLoss why) {
+  families_->audit_entries_lost.Add({{"reason", AuditLossName(why)}})
+      .Increment(static_cast<double>(entries));
 }
 void ServerMetrics::SetCertificateEnd(absl::Time end) {
   families_->certificate_end.Add({}).Set(absl::ToDoubleSeconds(end - absl::UnixEpoch()));

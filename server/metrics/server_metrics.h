@@ -58,6 +58,9 @@ class ServerMetrics {
 
   // A call that the access rules refuse. Both are names of ours.
   void OnCallDenied(absl::string_view call, absl::string_view role);
+  // Entries that the file of the audit log does not have.
+  enum class AuditLoss { kQueueFull, kNotWritten };
+  void OnAuditEntriesLost(int64_t entries, AuditLoss why);
   // When the first of coordd's own certificates ends.
   void SetCertificateEnd(absl::Time end);
 

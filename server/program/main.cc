@@ -143,6 +143,7 @@ int Main(int argc, char** argv) {
   const sigset_t stop_signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may grow no more is an error like that of a full disk
   auto watch = EndWatch::Start(flags->end);
   if (!watch.ok()) {
     fprintf(stderr, "coordd: %s\n", std::string(watch.status().message()).c_str());

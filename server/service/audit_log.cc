@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,6 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/utf8.h"
-#include "server/metrics/server_metrics.h"
 
 namespace coordd {
 namespace {
@@ -31,6 +31,12 @@ std::string Bounded(absl::string_view text) {
 absl::Status CannotWrite(const std::string& path) {
   return absl::UnavailableError(
       absl::StrCat("audit log ", path, " cannot be written: ", std::strerror(errno)));
+}
+
+std::string LostLine(int64_t entries, absl::Time at) {
+  return absl::StrCat("{\"time\":\"",
+                      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", at, absl::UTCTimeZone()),
+                      "\",\"what\":\"", entries, " entries had no room\"}\n");
 }
 
 // Whoever calls often enough can make as many of these as he likes: calls that fail, and jobs.
@@ -71,20 +77,33 @@ void AuditLog::Note(const AuditEntry& entry) {
   if (absl::IsPermissionDenied(entry.outcome) || absl::IsUnauthenticated(entry.outcome))
     NoteRefused(entry);
   if (IsCheap(entry)) {
-    MutexLock lock(&mu_);
-    const bool failed = !entry.outcome.ok();
-    LogLimit& limit =
-        limits_
-            .try_emplace(std::pair(entry.call, failed), failed ? kFailedEvery : LogLimit::kInterval)
-            .first->second;
-    std::optional<std::string> passes = limit.Pass(clock_.Now());
+    std::optional<std::string> passes = PassLimit(entry);
     if (!passes.has_value()) return;
     more = *std::move(passes);
   }
   if (options_.file.empty()) return;
   AuditEntry written = entry;
   absl::StrAppend(&written.what, more);
-  if (!lines_.TryPush(AuditLine(written, clock_.Now()) + "\n")) ++lost_;
+  if (!lines_.TryPush(AuditLine(written, clock_.Now()) + "\n")) Lose(1, ServerMetrics::AuditLoss::kQueueFull);
+}
+
+// One identity's flood hides nothing that others do.
+std::optional<std::string> AuditLog::PassLimit(const AuditEntry& entry) {
+  const Identity who = entry.caller == nullptr ? WithoutTls() : entry.caller->identity;
+  Kind kind{entry.call, !entry.outcome.ok(), ToString(who)};
+  const absl::Time now = clock_.Now();
+  MutexLock lock(&mu_);
+  if (limits_.size() >= kOwnLimits && limits_.find(kind) == limits_.end()) {
+    std::erase_if(limits_, [now](const auto& limit) { return limit.second.IsUnused(now); });
+    if (limits_.size() >= kOwnLimits) kind.who.clear();
+  }
+  const absl::Duration interval = kind.failed ? kFailedEvery : LogLimit::kInterval;
+  return limits_.try_emplace(std::move(kind), interval).first->second.Pass(now);
+}
+
+void AuditLog::Lose(int64_t entries, ServerMetrics::AuditLoss why) {
+  lost_ += entries;
+  metrics_.OnAuditEntriesLost(entries, why);
 }
 
 void AuditLog::NoteRefused(const AuditEntry& entry) {
@@ -110,28 +129,34 @@ void AuditLog::Stop() {
 
 void AuditLog::Run() {
   std::vector<std::string> taken;
-  LogLimit limit;
   while (!lines_.Finished()) {
-    lines_.TakeAll(absl::InfiniteFuture(), taken);
-    std::string lines;
-    if (const int64_t lost = lost_.exchange(0); lost > 0) {
-      absl::StrAppend(&lines, "{\"time\":\"",
-                      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", clock_.Now(), absl::UTCTimeZone()),
-                      "\",\"what\":\"", lost, " entries had no room\"}\n");
-    }
-    for (const std::string& line : taken) lines += line;
-    if (lines.empty()) continue;
-    const absl::Status status = Append(lines);
-    if (status.ok()) continue;
-    lost_ += static_cast<int64_t>(taken.size());
-    if (const auto more = limit.Pass(clock_.Now()); more.has_value())
-      COORDD_LOG(kError, status.message(), *more);
+    lines_.TakeAll(lost_ > 0 ? clock_.Now() + kTriedEvery : absl::InfiniteFuture(), taken);
+    Write(taken);
   }
+  if (lost_ > 0) Write({});
+}
+
+void AuditLog::Write(const std::vector<std::string>& lines) {
+  const int64_t lost = lost_.exchange(0);
+  std::string text = lost > 0 ? LostLine(lost, clock_.Now()) : "";
+  for (const std::string& line : lines) text += line;
+  if (text.empty()) return;
+  absl::string_view left = text;
+  const absl::Status status = Append(left);
+  if (status.ok()) return;
+  int64_t entries = std::count(left.begin(), left.end(), '\n');
+  if (lost > 0 && left.size() == text.size()) {  // not told yet, and counted before
+    lost_ += lost;
+    --entries;
+  }
+  Lose(entries, ServerMetrics::AuditLoss::kNotWritten);
+  if (const auto more = cannot_limit_.Pass(clock_.Now()); more.has_value())
+    COORDD_LOG(kError, status.message(), *more);
 }
 
 absl::Status AuditLog::OpenFile() {
   file_ = OwnedFd(open(options_.file.c_str(),
-                       O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+                       O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   struct stat found = {};
   if (!file_.valid() || fstat(file_.get(), &found) != 0) return CannotWrite(options_.file);
   if (!S_ISREG(found.st_mode)) {
@@ -140,6 +165,10 @@ absl::Status AuditLog::OpenFile() {
         absl::StrCat("audit log ", options_.file, " is no file, expected one or a new name"));
   }
   bytes_ = found.st_size;
+  // Whoever wrote the last line may have died, or have had no more room, in the middle of it.
+  char last = '\n';
+  if (bytes_ > 0 && pread(file_.get(), &last, 1, bytes_ - 1) < 0) return CannotWrite(options_.file);
+  line_end_ = last == '\n' ? "" : "\n";
   return absl::OkStatus();
 }
 
@@ -159,19 +188,39 @@ absl::Status AuditLog::Rotate() {
   return OpenFile();
 }
 
+absl::Status AuditLog::AppendBytes(absl::string_view& bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(file_.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return CannotWrite(options_.file);
+    bytes.remove_prefix(static_cast<size_t>(n));
+    bytes_ += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AuditLog::EndLine() {
+  absl::string_view left = line_end_;
+  const absl::Status status = AppendBytes(left);
+  line_end_ = std::string(left);
+  return status;
+}
+
 // Behind a crash of the machine, too, what was answered long ago is there.
-absl::Status AuditLog::Append(const std::string& lines) {
+absl::Status AuditLog::Append(absl::string_view& lines) {
+  if (file_.valid()) COORDD_RETURN_IF_ERROR(EndLine());
   if (!file_.valid() || IsMoved()) COORDD_RETURN_IF_ERROR(OpenFile());
   if (bytes_ > 0 && bytes_ + static_cast<int64_t>(lines.size()) > options_.bytes_max)
     COORDD_RETURN_IF_ERROR(Rotate());
-  size_t written = 0;
-  while (written < lines.size()) {
-    const ssize_t n = write(file_.get(), lines.data() + written, lines.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return CannotWrite(options_.file);
-    written += static_cast<size_t>(n);
-    bytes_ += n;
+  COORDD_RETURN_IF_ERROR(EndLine());
+  const absl::string_view all = lines;
+  const absl::Status status = AppendBytes(lines);
+  const size_t written = all.size() - lines.size();
+  if (written > 0 && all[written - 1] != '\n') {
+    line_end_ = std::string(lines.substr(0, lines.find('\n') + 1));
+    lines.remove_prefix(line_end_.size());
   }
+  COORDD_RETURN_IF_ERROR(status);
   return fdatasync(file_.get()) == 0 ? absl::OkStatus() : CannotWrite(options_.file);
 }
 

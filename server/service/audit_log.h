@@ -3,24 +3,26 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/clock.h"
 #include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/base/owned_fd.h"
+#include "server/metrics/server_metrics.h"
 #include "server/model/access_rules.h"
 
 namespace coordd {
-
-class ServerMetrics;
 
 struct AuditOptions {
   std::string file;                       // empty: none is kept, and refusals are only counted
@@ -42,10 +44,15 @@ std::string AuditLine(const AuditEntry& entry, absl::Time at);
 // Thread-safe but for Open, Stop and the destructor, which its owner calls. Its thread is `audit`.
 class AuditLog {
  public:
-  // Calls of one kind that fail, and are written: some at once, then one in this time, which says
-  // how many others there were. Those of a year fill less than half of the files. Of new jobs it is
-  // one in a second.
-  static constexpr absl::Duration kFailedEvery = absl::Minutes(10);
+  // Calls of one kind and one identity that fail, and are written: some at once, then one in this
+  // time, which says how many others there were. Those of all kinds that one identity makes in a
+  // year fill a tenth of the files. Of new jobs it is one in a second.
+  static constexpr absl::Duration kFailedEvery = absl::Hours(1);
+  // Kinds of calls of so many identities have limits of their own, which some hundred bytes each
+  // take; those of the rest share one for each kind.
+  static constexpr size_t kOwnLimits = 1024;
+  // What could not be written is told of as soon as there is room, which is looked for so often.
+  static constexpr absl::Duration kTriedEvery = absl::Seconds(10);
 
   AuditLog(ServerMetrics& metrics, Clock& clock);
   ~AuditLog();  // Stop
@@ -65,9 +72,25 @@ class AuditLog {
  private:
   static constexpr size_t kCapacity = 4096;
 
+  // Of calls that anybody can make often.
+  struct Kind {
+    Call call;
+    bool failed;
+    std::string who;  // ToString of the identity; empty: those without a limit of their own
+    auto operator<=>(const Kind&) const = default;
+  };
+
   void NoteRefused(const AuditEntry& entry);
+  // What is to stand behind the entry; absent: it is not written.
+  std::optional<std::string> PassLimit(const AuditEntry& entry);
+  void Lose(int64_t entries, ServerMetrics::AuditLoss why);
   void Run();
-  absl::Status Append(const std::string& lines);
+  // With how many entries are missing, if there are any.
+  void Write(const std::vector<std::string>& lines);
+  // Takes from `lines` what it has written or begun. A line that was begun is ended before others.
+  absl::Status Append(absl::string_view& lines);
+  absl::Status AppendBytes(absl::string_view& bytes);
+  absl::Status EndLine();
   absl::Status OpenFile();
   bool IsMoved() const;
   absl::Status Rotate();
@@ -84,12 +107,14 @@ class AuditLog {
 
   // Guarded by mu_.
   Mutex mu_;
-  std::map<std::pair<Call, bool>, LogLimit> limits_ ABSL_GUARDED_BY(mu_);  // and whether it failed
+  std::map<Kind, LogLimit> limits_ ABSL_GUARDED_BY(mu_);
   std::map<Call, LogLimit> log_limits_ ABSL_GUARDED_BY(mu_);
 
   // Touched by the thread only, once it has begun.
   OwnedFd file_;
   int64_t bytes_ = 0;
+  std::string line_end_;  // of the line that the file ends in the middle of; empty: of none
+  LogLimit cannot_limit_;
 };
 
 }  // namespace coordd

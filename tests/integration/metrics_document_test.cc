@@ -99,6 +99,7 @@ void Exercise(ServerMetrics& metrics) {
   metrics.OnSessionDropped(ServerMetrics::Drop::kNoJoin);
   metrics.OnConnectionRefused("full");
   metrics.OnCallDenied("Dismiss", "worker");
+  metrics.OnAuditEntriesLost(1, ServerMetrics::AuditLoss::kNotWritten);
   metrics.SetCertificateEnd(absl::FromUnixSeconds(1));
   metrics.OnStoreCallStarted();
   metrics.OnStoreCallEnded("get", absl::StatusCode::kOk);

@@ -80,6 +80,7 @@ TEST_F(ServerMetricsTest, KnowTheLossesOfAJobThatWasThereBefore) {
 TEST_F(ServerMetricsTest, KnowWhatCanBeRefusedBeforeAnythingIs) {
   for (const char* line : {"coordd_join_refusals_total{code=\"UNAUTHENTICATED\"} 0\n",
                            "coordd_calls_denied_total{call=\"Dismiss\",role=\"worker\"} 0\n",
+                           "coordd_audit_entries_lost_total{reason=\"not_written\"} 0\n",
                            "coordd_sessions_dropped_total{reason=\"no_join\"} 0\n",
                            "coordd_state_commits_total{code=\"UNAVAILABLE\"} 0\n",
                            "coordd_store_calls_total{code=\"OK\",method=\"compare_set\"} 0\n",

@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +47,27 @@ AuditEntry RefusedCall() {
           .outcome = absl::PermissionDeniedError("no")};
 }
 
+AuditEntry RefusedCallOf(const std::string& name) {
+  AuditEntry entry = RefusedCall();
+  entry.caller = std::make_shared<const Caller>(Caller{.identity = {Role::kWorker, name}});
+  return entry;
+}
+
+// As of a disk that has room for files of so many bytes.
+class RoomFor {
+ public:
+  explicit RoomFor(size_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~RoomFor() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
 class AuditLogTest : public testing::Test {
  protected:
   std::unique_ptr<AuditLog> Opened(int64_t bytes_max = int64_t{16} << 20, int files_max = 8) {
@@ -52,6 +77,16 @@ class AuditLogTest : public testing::Test {
   }
   std::vector<std::string> LinesOf(const std::string& path) {
     return absl::StrSplit(FileText(path), '\n', absl::SkipEmpty());
+  }
+  // What it does not have, as its thread counts it.
+  void AwaitLost(int entries) {
+    const std::string count =
+        absl::StrCat(R"(coordd_audit_entries_lost_total{reason="not_written"} )", entries, "\n");
+    while (metrics_.Text().find(count) == std::string::npos) std::this_thread::yield();
+  }
+  void ExpectJson(const std::vector<std::string>& lines) {
+    for (const std::string& line : lines)
+      EXPECT_TRUE(nlohmann::json::parse(line, nullptr, false).is_object()) << line;
   }
   bool IsThere(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
@@ -111,6 +146,79 @@ TEST_F(AuditLogTest, SaysHowManyRefusalsItHasLeftOut) {
   log->Note(RefusedCall());
   log->Stop();
   EXPECT_THAT(LinesOf(file_).back(), HasSubstr("7 more of this kind"));
+}
+
+TEST_F(AuditLogTest, OneNamesFloodHidesNothingOfAnothers) {
+  auto log = Opened();
+  for (int i = 0; i < 1000; ++i) log->Note(RefusedCallOf("flood"));
+  log->Note(RefusedCallOf("other"));
+  AuditEntry begun = RefusedCallOf("flood");
+  begun.call = Call::kJoin;
+  begun.outcome = absl::OkStatus();
+  for (int i = 0; i < 1000; ++i) log->Note(begun);
+  begun.caller = RefusedCallOf("other").caller;
+  log->Note(begun);
+  log->Stop();
+  const std::vector<std::string> lines = LinesOf(file_);
+  ASSERT_EQ(lines.size(), 2u * (LogLimit::kBurst + 1));
+  EXPECT_THAT(lines[LogLimit::kBurst], HasSubstr(R"("name":"other")"));
+  EXPECT_THAT(lines.back(), HasSubstr(R"("name":"other")"));
+}
+
+TEST_F(AuditLogTest, SharesALimitAmongTheNamesThatAreTooMany) {
+  auto log = Opened();
+  for (size_t i = 0; i < AuditLog::kOwnLimits; ++i) log->Note(RefusedCallOf(absl::StrCat("n", i)));
+  for (int i = 0; i < 1000; ++i) log->Note(RefusedCallOf(absl::StrCat("more", i)));
+  clock_.Advance(LogLimit::kBurst * AuditLog::kFailedEvery);
+  // Of those that had no limit of their own for this long the places are free again.
+  for (int i = 0; i < 1000; ++i) log->Note(RefusedCallOf("flood"));
+  log->Note(RefusedCallOf("late"));
+  log->Stop();
+  const std::vector<std::string> lines = LinesOf(file_);
+  EXPECT_EQ(lines.size(), AuditLog::kOwnLimits + 2 * LogLimit::kBurst + 1);
+  EXPECT_THAT(lines.back(), HasSubstr(R"("name":"late")"));
+}
+
+TEST_F(AuditLogTest, CompletesTheLineThatHadNoRoomAndSaysHowManyAreMissing) {
+  auto log = Opened();
+  const std::string line = AuditLine(Eviction("job 0"), clock_.Now());
+  {
+    const RoomFor room(line.size() * 5 / 2);
+    for (int i = 0; i < 7; ++i) log->Note(Eviction(absl::StrCat("job ", i)));
+    AwaitLost(4);
+    log->Note(Eviction("job 7"));
+    AwaitLost(5);
+    EXPECT_EQ(FileText(file_).size(), line.size() * 5 / 2);
+  }
+  // Nobody has to do anything more for it to be told.
+  while (FileText(file_).find("no room") == std::string::npos) {
+    clock_.Advance(AuditLog::kTriedEvery);
+    std::this_thread::yield();
+  }
+  log->Note(Eviction("job 8"));
+  log->Stop();
+  const std::vector<std::string> lines = LinesOf(file_);
+  EXPECT_THAT(lines,
+              ElementsAre(HasSubstr("job 0"), HasSubstr("job 1"), HasSubstr("job 2"),
+                          HasSubstr("\"5 entries had no room\""), HasSubstr("job 8")));
+  ExpectJson(lines);
+}
+
+TEST_F(AuditLogTest, TellsAtItsEndWhatIsMissing) {
+  auto log = Opened();
+  {
+    const RoomFor room(0);
+    log->Note(Eviction("a"));
+    AwaitLost(1);
+  }
+  log->Stop();
+  EXPECT_THAT(LinesOf(file_), ElementsAre(HasSubstr("\"1 entries had no room\"")));
+}
+
+TEST_F(AuditLogTest, EndsALineThatAnotherHasLeftUnended) {
+  std::ofstream(file_) << R"({"time":"2023)";
+  Opened()->Note(Eviction("train"));
+  EXPECT_THAT(LinesOf(file_), ElementsAre(R"({"time":"2023)", HasSubstr("train")));
 }
 
 TEST_F(AuditLogTest, KeepsSoManyFilesOfSoManyBytes) {
