@@ -16,6 +16,7 @@
 #include "common/base/descriptor_limit.h"
 #include "common/base/environment.h"
 #include "common/base/log.h"
+#include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
 #include "common/base/status_macros.h"
 #include "common/base/usage_failure.h"
@@ -102,7 +103,7 @@ int Serve(const RelayServerOptions& options, int ready_fd) {
   umask(077);  // the socket is this user's alone
   auto server = RelayServer::Start(options, Clock::Real());
   if (!server.ok()) {
-    fprintf(stderr, "coordd-relay: %s\n", std::string(server.status().message()).c_str());
+    fputs(RefusalLine("coordd-relay", server.status().message()).c_str(), stderr);
     return kExitFailed;
   }
   if (ready_fd >= 0) {
@@ -131,7 +132,7 @@ int Main(int argc, char** argv) {
   RouteGrpcLogUnlessWanted(ReadEnvironment());
   const auto options = OptionsOf(flags);
   if (!options.ok()) {
-    fprintf(stderr, "coordd-relay: %s\n", std::string(options.status().message()).c_str());
+    fputs(RefusalLine("coordd-relay", options.status().message()).c_str(), stderr);
     return kExitUsage;
   }
   return Serve(*options, flags.ready_fd);

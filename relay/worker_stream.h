@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "relay/message_pieces.h"
 #include "relay/relay_state.h"
 #include "relay/worker_patience.h"
 
@@ -81,7 +82,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   Clock& clock_;
   std::shared_ptr<NodeStream> to_;
 
-  // Touched by whoever has the read turn, and by whoever has the write turn (writing_since_).
+  // Touched by whoever has the read turn, and by whoever has the write turn (writing_).
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer outgoing_;
 
@@ -92,9 +93,15 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   grpc_call* call_ ABSL_GUARDED_BY(mu_);   // until OnDone
   std::string name_ ABSL_GUARDED_BY(mu_);  // as its Join says; empty: none has come
-  std::optional<absl::Time> writing_since_ ABSL_GUARDED_BY(mu_);  // absent: nothing is written
-  bool reads_later_ ABSL_GUARDED_BY(mu_) = false;                 // when it has less unread
+  struct Writing {
+    absl::Time since;                                 // it began, or more of it was taken
+    std::shared_ptr<WrittenBytes> written = nullptr;  // of a long message
+    size_t seen = 0;                                  // of `written`, by the last look
+  };
+  std::optional<Writing> writing_ ABSL_GUARDED_BY(mu_);  // absent: nothing is written
+  bool reads_later_ ABSL_GUARDED_BY(mu_) = false;        // when it has less unread
   int holds_ ABSL_GUARDED_BY(mu_) = 0;
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;  // gRPC takes at once what it is to write
   bool end_told_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called: nothing may be started
   struct Closing {
