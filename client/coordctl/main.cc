@@ -29,6 +29,7 @@
 #include "common/base/atomic_file.h"
 #include "common/base/clock.h"
 #include "common/base/environment.h"
+#include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
 #include "common/base/status_macros.h"
 #include "common/base/token_file.h"
@@ -76,7 +77,7 @@ struct Arguments {
 };
 
 int Report(const absl::Status& status, ExitCode code) {
-  std::fprintf(stderr, "coordctl: %s\n", PrintableText(status.message()).c_str());
+  std::fputs(RefusalLine("coordctl", status.message()).c_str(), stderr);
   return code;
 }
 

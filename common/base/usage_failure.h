@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/nearest_word.h"
+#include "common/base/refusal_line.h"
 
 namespace coordd {
 
@@ -148,7 +149,7 @@ inline std::string UsageSentence(const CLI::App& app, const CLI::Error& error) {
 // it, expected status, jobs".
 inline std::string UsageFailure(const CLI::App* app, const CLI::Error& error) {
   const std::string& name = app->get_name();
-  return name + ": " + UsageSentence(*app, error) + "\n(" + name + " --help says more)\n";
+  return RefusalLine(name, UsageSentence(*app, error)) + "(" + name + " --help says more)\n";
 }
 
 }  // namespace coordd

@@ -20,6 +20,7 @@
 #include "common/base/environment.h"
 #include "common/base/log.h"
 #include "common/base/memory_limit.h"
+#include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
 #include "common/base/version.h"
 #include "common/grpc/grpc_log.h"
@@ -117,12 +118,16 @@ absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch
   }
 }
 
+void Refuse(const absl::Status& why) {
+  fputs(RefusalLine("coordd", why.message()).c_str(), stderr);
+}
+
 int Main(int argc, char** argv) {
   SaveAddressSpace();
   const auto flags = ParseServerFlags(argc, argv, ReadEnvironment());
   if (!flags.ok()) {
-    fprintf(stderr, "coordd: %s\n(coordd --help lists the flags)\n",
-            std::string(flags.status().message()).c_str());
+    Refuse(flags.status());
+    fputs("(coordd --help lists the flags)\n", stderr);
     return kExitUsage;
   }
   if (flags->print.has_value()) {
@@ -135,7 +140,7 @@ int Main(int argc, char** argv) {
   TrustGrpcLocks();
 
   if (const absl::Status room = RoomToBegin(); !room.ok()) {
-    fprintf(stderr, "coordd: %s\n", std::string(room.message()).c_str());
+    Refuse(room);
     return kExitCannotListen;
   }
 
@@ -146,20 +151,20 @@ int Main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file that may grow no more is an error like that of a full disk
   auto watch = EndWatch::Start(flags->end);
   if (!watch.ok()) {
-    fprintf(stderr, "coordd: %s\n", std::string(watch.status().message()).c_str());
+    Refuse(watch.status());
     return kExitUsage;
   }
 
   auto state = AwaitState(*flags, *watch);
   if (absl::IsCancelled(state.status())) return kExitStopped;
   if (!state.ok()) {
-    fprintf(stderr, "coordd: %s\n", std::string(state.status().message()).c_str());
+    Refuse(state.status());
     return kExitState;
   }
   prometheus::Registry registry;
   auto server = CoordServer::Start(flags->server, *std::move(state), Clock::Real(), registry);
   if (!server.ok()) {
-    fprintf(stderr, "coordd: %s\n", std::string(server.status().message()).c_str());
+    Refuse(server.status());
     return kExitCannotListen;
   }
   SayReady(**server, flags->server.HttpHasTls(), flags->ready_fd);

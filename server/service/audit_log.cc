@@ -84,7 +84,8 @@ void AuditLog::Note(const AuditEntry& entry) {
   if (options_.file.empty()) return;
   AuditEntry written = entry;
   absl::StrAppend(&written.what, more);
-  if (!lines_.TryPush(AuditLine(written, clock_.Now()) + "\n")) Lose(1, ServerMetrics::AuditLoss::kQueueFull);
+  if (!lines_.TryPush(AuditLine(written, clock_.Now()) + "\n"))
+    Lose(1, ServerMetrics::AuditLoss::kQueueFull);
 }
 
 // One identity's flood hides nothing that others do.

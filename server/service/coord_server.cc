@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/tsan_annotations.h"
+#include "common/base/utf8.h"
 #include "common/base/version.h"
 #include "common/base/watched_token.h"
 #include "common/grpc/certs.h"
@@ -39,7 +40,8 @@
 namespace coordd {
 namespace {
 
-constexpr int kClusterIdBytes = 8;  // of randomness: tells any two installations apart
+constexpr int kClusterIdBytes = 8;          // of randomness: tells any two installations apart
+constexpr size_t kMaxClusterIdBytes = 128;  // a host's name with a little more
 // From Stop to the end of the streams; with the rest it stays below the 2 s that are promised.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
 
@@ -282,6 +284,17 @@ class GrpcCoordServer final : public CoordServer {
   bool stopped_ = false;
 };
 
+// It stands in logs and in a file of lines.
+absl::Status CheckClusterId(const std::string& id) {
+  const std::string shown = PrintableText(ShortenedText(id, kMaxClusterIdBytes));
+  const bool has_edge = !id.empty() && (id.front() == ' ' || id.back() == ' ');
+  if (shown == id && !has_edge) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--cluster-id is \"", shown, "\", expected at most ", kMaxClusterIdBytes,
+                   " bytes of text without control characters and characters that nobody sees, and "
+                   "no space before or behind it"));
+}
+
 }  // namespace
 
 bool CoordServerOptions::HttpHasTls() const {
@@ -292,6 +305,7 @@ absl::Status CoordServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(decisions.Validate());
   COORDD_RETURN_IF_ERROR(CheckOwnCertificate(tls, TlsSide::kServer));
   COORDD_RETURN_IF_ERROR(store.Validate());
+  COORDD_RETURN_IF_ERROR(CheckClusterId(state.expected_cluster_id));
   if (!IsLoopback(listen.host) && !tls.enabled() && !insecure) {
     return absl::InvalidArgumentError(absl::StrCat(
         "refusing to listen on ", listen.ToString(),
@@ -320,8 +334,9 @@ absl::StatusOr<OpenedState> CoordServer::Open(const CoordServerOptions& options,
   StateStoreOptions state = options.state;
   if (state.new_cluster_id.empty()) state.new_cluster_id = SecretHex(kClusterIdBytes);
   if (state.owner.empty()) {
-    state.owner = absl::StrCat("pid ", getpid(), " on host ", HostName(), ", --listen ",
-                               options.listen.ToString());
+    // It stands in a file of lines.
+    state.owner = PrintableText(absl::StrCat("pid ", getpid(), " on host ", HostName(),
+                                             ", --listen ", options.listen.ToString()));
   }
   return OpenState(options.store, state, clock);
 }

@@ -140,6 +140,34 @@ class WrongFlagTest(MistakesCase):
         text = self.assert_usage(*NOWHERE, "--", "true", says="COORDD_JOB_ID is 'a.x0ab': expected")
         self.assertEqual(text.count("\n"), 1, text)
 
+    def test_what_a_refusal_quotes_steers_no_terminal_and_is_no_line_of_its_own(self):
+        steers = "x\nforged: line\x1b[2J\r\u009b31m\u202e\u2066"
+        relay = ("coordd-relay", "--listen", "unix:/nowhere/relay")
+        for name, *arguments in (("coordd", "--cluster-id", steers), ("coordd", "--store", steers), ("coordd", "--listen", steers),
+                                 ("coordd", "--lease", steers), ("coordd", f"--{steers}"), ("coordctl", steers), ("coordctl", f"--{steers}"),
+                                 ("coordctl", "status", "--coordinator", steers), ("coordrun", "-np", steers, "--", "true"),
+                                 ("coordrun", "-H", steers, "--", "true"), ("coordrun", "--hostfile", steers, "--", "true"),
+                                 ("coordrun", f"--{steers}", "--", "true"), ("coordrun", "--coordinator", steers, "--", "true"),
+                                 ("coordd-worker", "--rank", steers), ("coordd-worker", "--coordinator", steers),
+                                 ("coordd-worker", "--transport", steers), ("coordd-worker", steers), (*relay, "--coordinator", steers),
+                                 (*relay, "--coordinator", "a:1", "--tls-ca", steers), (*relay, steers)):
+            with self.subTest(name=name, arguments=arguments):
+                status, text = self.run_command(program(name), *arguments, environment=self.environment)
+                self.assertNotEqual(status, 0, text)
+                self.assert_steers_nothing(text)
+        for name, variable in (("coordd-worker", "COORDD_RANK"), ("coordd-worker", "COORDD_ADDR"), ("coordd-worker", "COORDD_LAUNCHER"),
+                               ("coordd-relay", "COORDD_ADDR"), ("coordctl", "COORDD_ADDR"), ("coordd", "COORDD_PORT_RANGE")):
+            with self.subTest(name=name, variable=variable):
+                arguments = {"coordctl": ["status"], "coordd-relay": relay[1:]}.get(name, [])
+                status, text = self.run_command(program(name), *arguments, environment={**self.environment, variable: steers})
+                self.assertNotEqual(status, 0, text)
+                self.assert_steers_nothing(text)
+
+    def assert_steers_nothing(self, text):
+        self.assertNotRegex(text, "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+        self.assertNotRegex(text, "(?m)^forged")
+        self.assertIn("forged", text)
+
     def test_a_status_page_beyond_loopback_needs_tls_or_a_word_of_coordruns(self):
         self.assert_usage("--http", "0.0.0.0:0", "--no-tls", "--", "true", says="expected no --no-tls, or 127.0.0.1:0, or --insecure-http besides")
         token = os.path.join(self.folder, "http-token")

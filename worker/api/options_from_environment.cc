@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/base/token_file.h"
+#include "common/base/utf8.h"
 #include "common/machine/ucx_library.h"
 #include "worker/api/invalid_option.h"
 
@@ -268,10 +269,8 @@ absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
-                                                const LaunchFacts& facts) {
+absl::StatusOr<WorkerOptions> ReadOptions(const Environment& environment,
+                                          const LaunchFacts& facts) {
   WorkerOptions options;
   COORDD_RETURN_IF_ERROR(ReadCoordinator(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadLaunch(environment, facts, &options));
@@ -320,6 +319,16 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
       ReadSeconds(environment, "COORDD_RESUME_TIMEOUT", &options.resume_timeout));
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_TIMEOUT", &options.collective_timeout));
   return options;
+}
+
+}  // namespace
+
+// Programs print what they are told, Python's included.
+absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
+                                                const LaunchFacts& facts) {
+  absl::StatusOr<WorkerOptions> options = ReadOptions(environment, facts);
+  if (options.ok()) return options;
+  return absl::Status(options.status().code(), PrintableText(options.status().message()));
 }
 
 }  // namespace coordd

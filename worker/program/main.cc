@@ -9,8 +9,10 @@
 
 #include "common/base/environment.h"
 #include "common/base/log.h"
+#include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
 #include "common/base/thread.h"
+#include "common/base/utf8.h"
 #include "worker/api/worker.h"
 #include "worker/program/allreduce_loop.h"
 #include "worker/program/selftest.h"
@@ -110,7 +112,7 @@ int RunMember(Worker& worker, const StopWatch& watch, bool json) {
   PrintPlace(worker, json);
   const absl::Status ended = worker.AwaitEnd(absl::InfiniteFuture());
   if (watch.stopped().load()) return coordd::kExitOk;
-  std::cerr << "coordd-worker: " << ended.message() << std::endl;
+  std::cerr << "coordd-worker: " << coordd::PrintableText(ended.message(), "\n\t") << std::endl;
   return coordd::kExitGenerationEnded;
 }
 
@@ -149,7 +151,7 @@ int main(int argc, char** argv) {
   StopWatch watch;
   worker = Worker::Start(command.options);
   if (!worker.ok()) {
-    std::cerr << "coordd-worker: " << worker.status().message() << std::endl;
+    std::cerr << coordd::RefusalLine("coordd-worker", worker.status().message()) << std::flush;
     return coordd::kExitCannotJoin;
   }
   watch.Watch(**worker);

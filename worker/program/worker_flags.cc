@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/environment.h"
 #include "common/base/log.h"
+#include "common/base/refusal_line.h"
 #include "common/base/usage_failure.h"
 #include "common/base/version.h"
 #include "common/grpc/grpc_log.h"
@@ -74,7 +75,7 @@ std::string HelpOf(const Flag& flag) {
 }
 
 ParsedFlags Usage(absl::string_view what) {
-  std::cerr << "coordd-worker: " << what << "\n";
+  std::cerr << RefusalLine("coordd-worker", what);
   ParsedFlags parsed;
   parsed.exit = kExitUsage;
   return parsed;

@@ -19,6 +19,7 @@
 #include "client/coordrun/process/supervisor.h"
 #include "client/coordrun/wire/host_look.h"
 #include "common/base/atomic_file.h"
+#include "common/base/refusal_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/launch/host_identity.h"
@@ -346,7 +347,7 @@ void Agent::Send(const Frame& frame) {
 int RunAgent(const Environment& environment, Clock& clock) {
   const auto directory = MakeRunDirectory(environment);
   if (!directory.ok()) {
-    std::fprintf(stderr, "coordrun: %s\n", std::string(directory.status().message()).c_str());
+    std::fputs(RefusalLine("coordrun", directory.status().message()).c_str(), stderr);
     return 1;
   }
   return RunSupervised(*directory, [&] { return Agent(*directory, environment, clock).Run(); });

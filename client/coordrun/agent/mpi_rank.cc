@@ -31,6 +31,7 @@
 #include "client/coordrun/wire/torch_roster.h"
 #include "common/base/atomic_file.h"
 #include "common/base/mutex.h"
+#include "common/base/refusal_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/launch/host_identity.h"
@@ -257,7 +258,8 @@ int Become(const std::vector<std::string>& command, const Environment& environme
   };
   execvpe(words[0].c_str(), pointers(words).data(), pointers(pairs).data());
   const int error = errno;
-  std::fprintf(stderr, "coordrun: %s cannot be run: %s\n", words[0].c_str(), std::strerror(error));
+  const std::string why = absl::StrCat(words[0], " cannot be run: ", std::strerror(error));
+  std::fputs(RefusalLine("coordrun", why).c_str(), stderr);
   return error == ENOENT ? 127 : 126;
 }
 
@@ -302,7 +304,7 @@ int RunMpiRank(const MpiRankRequest& request, Environment environment, Clock& cl
   MpiRankStart start(request, &environment, clock);  // holds a port
   const absl::Status status = start.Run();
   if (status.ok()) return Become(request.command, environment);
-  std::fprintf(stderr, "coordrun: %s\n", std::string(status.message()).c_str());
+  std::fputs(RefusalLine("coordrun", status.message()).c_str(), stderr);
   return 1;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/plan/horovod_flag.h"
 #include "client/coordrun/plan/horovodrun_flags.h"
+#include "common/base/refusal_line.h"
 #include "common/base/usage_failure.h"
 #include "common/base/utf8.h"
 #include "common/base/version.h"
@@ -342,7 +343,7 @@ absl::Status RefuseEmpty(const CLI::App& app) {
 }
 
 int Refuse(const absl::Status& status) {
-  std::fprintf(stderr, "coordrun: %s\n", PrintableText(status.message(), "\n").c_str());
+  std::fputs(RefusalLine("coordrun", status.message()).c_str(), stderr);
   return kExitUsage;
 }
 

@@ -23,6 +23,7 @@
 #include "client/coordrun/program/launcher.h"
 #include "common/base/clock.h"
 #include "common/base/environment.h"
+#include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
@@ -74,7 +75,7 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
 }
 
 int Fail(const absl::Status& status, int exit_status) {
-  Tell(std::string(status.message()));
+  std::fputs(RefusalLine("coordrun", status.message()).c_str(), stderr);
   return exit_status;
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/utf8.h"
+
 namespace coordd {
 namespace {
 
@@ -107,6 +109,22 @@ TEST(UsageFailure, NamesTheProgramAndItsHelp) {
   } catch (const CLI::ParseError& error) {
     EXPECT_EQ(UsageFailure(&program.app, error),
               "prog: there is no flag --verbose\n(prog --help says more)\n");
+  }
+}
+
+TEST(UsageFailure, IsTwoLinesThatSteerNoTerminal) {
+  for (const std::string steers : {"\n", "\r", "\x1b[2J", "\xc2\x9b", "\u202e", "\u2066", "\xff"}) {
+    for (const std::string& wrong : {"--no" + steers + "flag", "--np=" + steers, "word" + steers}) {
+      Program program;
+      try {
+        program.app.parse(std::vector<std::string>{wrong});
+        FAIL();
+      } catch (const CLI::ParseError& error) {
+        const std::string text = UsageFailure(&program.app, error);
+        EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+        EXPECT_EQ(PrintableText(text, "\n"), text);
+      }
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/owned_fd.h"
+#include "common/base/utf8.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 
@@ -69,6 +70,18 @@ TEST(ServerFlags, SayWhereTheStateIs) {
   ASSERT_THAT(standby, IsOk());
   EXPECT_TRUE(standby->standby);
   EXPECT_EQ(standby->server.store.lease, absl::Seconds(3));
+}
+
+TEST(ServerFlags, SayWhichNameAClusterMayHave) {
+  for (const char* id : {"a\nowner b", "a\x1b[2J", "a\xc2\x9b", "a\u202e", " a", "a "}) {
+    const auto flags = Parse({"--cluster-id", id});
+    EXPECT_THAT(flags,
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--cluster-id is \"")));
+    EXPECT_EQ(PrintableText(flags.status().message()), flags.status().message());
+  }
+  EXPECT_THAT(Parse({"--cluster-id", std::string(129, 'a').c_str()}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 128 bytes")));
+  EXPECT_THAT(Parse({"--cluster-id", "Lab 7, é"}), IsOk());
 }
 
 TEST(ServerFlags, KeepStateByThePortUnlessThePortIsPickedAnew) {

@@ -198,9 +198,8 @@ TEST_F(AuditLogTest, CompletesTheLineThatHadNoRoomAndSaysHowManyAreMissing) {
   log->Note(Eviction("job 8"));
   log->Stop();
   const std::vector<std::string> lines = LinesOf(file_);
-  EXPECT_THAT(lines,
-              ElementsAre(HasSubstr("job 0"), HasSubstr("job 1"), HasSubstr("job 2"),
-                          HasSubstr("\"5 entries had no room\""), HasSubstr("job 8")));
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("job 0"), HasSubstr("job 1"), HasSubstr("job 2"),
+                                 HasSubstr("\"5 entries had no room\""), HasSubstr("job 8")));
   ExpectJson(lines);
 }
 
