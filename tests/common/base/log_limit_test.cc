@@ -29,5 +29,17 @@ TEST(LogLimit, ABurstIsPossibleAgainAfterAWhile) {
   EXPECT_EQ(passed, LogLimit::kBurst);
 }
 
+TEST(LogLimit, IsUnusedWhileItWouldPassAndLeaveOutAsANewOne) {
+  LogLimit limit;
+  EXPECT_TRUE(limit.IsUnused(kStart));
+  limit.Pass(kStart);
+  EXPECT_FALSE(limit.IsUnused(kStart));
+  EXPECT_TRUE(limit.IsUnused(kStart + LogLimit::kInterval));
+  while (limit.Pass(kStart).has_value()) {
+  }
+  // It has something to tell.
+  EXPECT_FALSE(limit.IsUnused(kStart + 2 * LogLimit::kBurst * LogLimit::kInterval));
+}
+
 }  // namespace
 }  // namespace coordd

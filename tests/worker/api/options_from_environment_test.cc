@@ -27,6 +27,15 @@ Environment SlurmTask() {
           {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}};
 }
 
+TEST(OptionsFromEnvironment, QuoteNothingThatSteersATerminal) {
+  for (const char* variable : {"COORDD_ADDR", "COORDD_RANK", "COORDD_TIMEOUT", "COORDD_TRANSPORT",
+                               "COORDD_LAUNCHER", "COORDD_METRICS", "COORDD_TOKEN_FILE"}) {
+    const auto options = WorkerOptionsFrom({{variable, "x\ny\x1b[2J\u202e"}});
+    ASSERT_FALSE(options.ok()) << variable;
+    EXPECT_THAT(std::string(options.status().message()), HasSubstr("x\\x0ay\\x1b[2J\\u202e"));
+  }
+}
+
 TEST(OptionsFromEnvironment, TakeDefaultsFromAnEmptyEnvironment) {
   const auto options = WorkerOptionsFrom({});
   ASSERT_THAT(options, IsOk());
