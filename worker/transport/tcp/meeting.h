@@ -46,6 +46,7 @@ class Meeting {
   const std::string& failure() const { return failure_; }
   // As TlsHandshake's.
   const std::string& identity() const { return handshake_->identity(); }
+  bool has_heard() const { return handshake_->has_heard(); }
   // The verdict; afterwards it is kMet, kEnded or kFailed. REQUIRES: kProven.
   void Answer(FrameKind verdict);
   // REQUIRES: kMet.

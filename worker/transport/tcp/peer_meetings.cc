@@ -28,6 +28,7 @@ absl::Status PeerMeetings::Open(Options options, TcpListener listener, IsWanted 
   listener_ = std::move(listener);
   is_wanted_ = std::move(is_wanted);
   COORDD_ASSIGN_OR_RETURN(tls_, NewTlsContext());
+  unspoken_.NoteRankAt(listener_.address().host);
   return polls_.Add(listener_.socket(), kListenerKey, EPOLLIN);
 }
 
@@ -36,6 +37,7 @@ void PeerMeetings::Connect(Rank rank, const TcpAddress& address) {
   outgoing.address = address;
   outgoing.since = clock_.Now();
   outgoing.pause = kFirstPause;
+  unspoken_.NoteRankAt(address.at.host);
   if (address.encrypts != options_.encrypts) {
     not_met_.push_back(
         {rank, absl::StrCat("COORDD_DATA_ENCRYPTION is ", address.encrypts ? "on" : "off",
@@ -96,7 +98,7 @@ void PeerMeetings::StepOutgoing(Rank rank, Outgoing& outgoing) {
   switch (meeting.Step()) {
     case Meeting::Stage::kMet:
       met_.push_back({rank, meeting.TakeStream(), std::nullopt, outgoing.address.at});
-      met_at_[rank] = clock_.Now();
+      NoteMet(rank, outgoing.address.at);
       return GiveUp(rank);
     case Meeting::Stage::kYielded:
       // The peer is there.
@@ -180,7 +182,7 @@ void PeerMeetings::StepCaller(uint64_t key, Caller& caller) {
       Decide(caller);
       break;
     case Meeting::Stage::kEnded:
-      if (!IsOfACrossing(caller)) TurnAway(caller, meeting.failure());
+      NoteEnd(caller);
       break;
     case Meeting::Stage::kFailed:
       TurnAway(caller, meeting.failure());
@@ -191,13 +193,20 @@ void PeerMeetings::StepCaller(uint64_t key, Caller& caller) {
   callers_.erase(key);
 }
 
-// A rank whose own connection has come to stay ends the other one anywhere. Whoever has heard what
-// a rank has said at its beginning can repeat that and no more, at any time.
-bool PeerMeetings::IsOfACrossing(const Caller& caller) const {
+// Nothing that was wrong was said. A rank whose own connection has come to stay ends the other one
+// anywhere, as does one that is ended. Whoever has heard what a rank has said at its beginning can
+// repeat that and no more, at any time, from another host.
+void PeerMeetings::NoteEnd(const Caller& caller) {
+  if (!caller.meeting->has_heard()) return unspoken_.Add(caller.address, clock_.Now());
   const absl::StatusOr<LinkIdentity> identity = LinkIdentity::Parse(caller.meeting->identity());
-  if (!identity.ok()) return false;
-  if (outgoing_.contains(identity->from)) return true;
-  const auto met = met_at_.find(identity->from);
+  if (identity.ok() && IsOfACrossing(*identity, caller)) return;
+  if (identity.ok() && unspoken_.HasRanks(caller.address.host)) return;
+  TurnAway(caller, caller.meeting->failure());
+}
+
+bool PeerMeetings::IsOfACrossing(const LinkIdentity& identity, const Caller& caller) const {
+  if (outgoing_.contains(identity.from)) return true;
+  const auto met = met_at_.find(identity.from);
   return met != met_at_.end() && caller.since < met->second + kCrossingFor;
 }
 
@@ -214,7 +223,12 @@ void PeerMeetings::Decide(Caller& caller) {
   GiveUp(identity->from);
   met_.push_back(
       {identity->from, caller.meeting->TakeStream(), identity->probe_port, caller.address});
-  met_at_[identity->from] = clock_.Now();
+  NoteMet(identity->from, caller.address);
+}
+
+void PeerMeetings::NoteMet(Rank rank, const HostPort& address) {
+  met_at_[rank] = clock_.Now();
+  unspoken_.NoteRankAt(address.host);
 }
 
 void PeerMeetings::NoteLost(Rank rank, absl::string_view why) {
@@ -225,19 +239,23 @@ void PeerMeetings::NoteLost(Rank rank, absl::string_view why) {
 }
 
 void PeerMeetings::TurnAway(const Caller& caller, absl::string_view why) {
+  NoteStranger(caller.address, why, caller.meeting->identity());
+}
+
+void PeerMeetings::NoteStranger(const HostPort& from, absl::string_view why,
+                                absl::string_view claim) {
   if (options_.turned_away != nullptr)
     options_.turned_away->fetch_add(1, std::memory_order_relaxed);
   const std::optional<std::string> more = log_limit_.Pass(clock_.Now());
   if (!more.has_value()) return;
-  const std::string& claim = caller.meeting->identity();
-  COORDD_LOG(kWarning, "a connection from ", caller.address.ToString(), " to rank ",
-             ToInt(options_.self), "'s port for other ranks was ended, and nothing believed: ", why,
+  COORDD_LOG(kWarning, "a connection from ", from.ToString(), " to rank ", ToInt(options_.self),
+             "'s port for other ranks was ended, and nothing believed: ", why,
              claim.empty() ? "" : absl::StrCat(" (without a proof it has said: ", claim, ")"),
              *more);
 }
 
 void PeerMeetings::Tend() {
-  if (!is_busy()) return;
+  if (!is_busy() && unspoken_.empty()) return;
   const absl::Time now = clock_.Now();
   while (!callers_.empty() && now - callers_.begin()->second.since >= kProveWithin) {
     const bool has_said = !callers_.begin()->second.meeting->identity().empty();
@@ -245,6 +263,8 @@ void PeerMeetings::Tend() {
              has_said ? "it has not proved who it is" : "it has not said who it is");
     callers_.erase(callers_.begin());
   }
+  for (const HostPort& from : unspoken_.TakeStrangers(now))
+    NoteStranger(from, "it was closed without a word, and no rank is known at its address", "");
   std::vector<Rank> due;
   for (const auto& [rank, outgoing] : outgoing_)
     if (outgoing.meeting == nullptr && outgoing.next <= now) due.push_back(rank);

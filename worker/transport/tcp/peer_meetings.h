@@ -22,6 +22,7 @@
 #include "worker/transport/tcp/tcp_listener.h"
 #include "worker/transport/tcp/tcp_stream.h"
 #include "worker/transport/tcp/tls_keys.h"
+#include "worker/transport/tcp/unspoken_ends.h"
 
 namespace coordd {
 
@@ -30,7 +31,8 @@ namespace coordd {
 // higher one gives its own up. What strangers do ends their connection, and a few of them at a time
 // are listened to; where there are more, one goes of the address that has the most, so that
 // strangers at one address take no place from ranks at others, while the ranks of a large node may
-// have all of them. Who was turned away for want of room, or ended too soon, tries again for
+// have all of them. A rank that gives its connection up, or ends, is no stranger: what a stranger
+// is has said something wrong, or nothing until the deadline. Who was turned away for want of room, or ended too soon, tries again for
 // kTryFor. One thread uses it.
 class PeerMeetings {
  public:
@@ -107,10 +109,13 @@ class PeerMeetings {
   void TryLater(Rank rank, Outgoing& outgoing, const std::string& why);
   void AcceptCallers();
   void MakeRoom(const HostPort& for_whom);
-  bool IsOfACrossing(const Caller& caller) const;
+  void NoteMet(Rank rank, const HostPort& address);
+  void NoteEnd(const Caller& caller);
+  bool IsOfACrossing(const LinkIdentity& identity, const Caller& caller) const;
   void StepCaller(uint64_t key, Caller& caller);
   void Decide(Caller& caller);
   void TurnAway(const Caller& caller, absl::string_view why);
+  void NoteStranger(const HostPort& from, absl::string_view why, absl::string_view claim);
   std::optional<LinkKey> KeyOf(absl::string_view identity) const;
   void KeepEvents(const Meeting& meeting, uint64_t key, uint32_t& events);
 
@@ -132,6 +137,7 @@ class PeerMeetings {
   std::vector<Met> met_;
   std::vector<NotMet> not_met_;
   std::map<Rank, absl::Time> met_at_;
+  UnspokenEnds unspoken_;
   LogLimit log_limit_, lost_limit_;
 };
 

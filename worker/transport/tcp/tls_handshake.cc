@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/transport/tcp/tls_failure.h"
 
 namespace coordd {
 namespace {
@@ -102,10 +103,15 @@ TlsHandshake::Outcome TlsHandshake::Step() {
     default: {
       const bool ended =
           ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
-      failure_ = TakeTlsError();
+      failure_ = HandshakeFailure(ERR_peek_last_error());
+      ERR_clear_error();
       return ended ? Outcome::kEnded : Outcome::kFailed;
     }
   }
+}
+
+bool TlsHandshake::has_heard() const {
+  return ssl_ != nullptr && BIO_number_read(SSL_get_rbio(ssl_.get())) > 0;
 }
 
 std::optional<TlsHandshake::Secrets> TlsHandshake::ExportSecrets() {

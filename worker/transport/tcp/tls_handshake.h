@@ -29,6 +29,8 @@ class TlsHandshake {
   const std::string& failure() const { return failure_; }
   // What who has connected says of itself, and has proved behind kDone; empty: it has not come.
   const std::string& identity() const { return state_->identity; }
+  // Whether the other side has said anything, if only a byte.
+  bool has_heard() const;
   // Behind kDone: the secrets of what follows, for who encrypts it; nobody else has them, and no
   // two connections the same. nullopt: OpenSSL has failed, and failure() says how.
   struct Secrets {

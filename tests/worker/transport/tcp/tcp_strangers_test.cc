@@ -82,6 +82,55 @@ TEST(TcpStrangers, AreListenedToForAWhile) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("it has not said who it is"));
 }
 
+// A rank may give up a connection that crosses another one, or end, before it has said a word, or
+// has proved who it is.
+TEST(TcpStrangers, AreNoRanksThatLeave) {
+  FakeClock clock(absl::UnixEpoch());
+  TcpRanks ranks(2);
+  TcpTransportOptions options{.local_address = "127.0.0.1", .ports = {}};
+  options.turned_away = std::make_shared<std::atomic<int64_t>>(0);
+  TcpTransport& zero = ranks.Add(0, options, clock);
+  const TcpAddress address = ranks.AddressOf(0);
+  const auto context = NewTlsContext();
+  const auto turn = [&] {
+    for (int i = 0; i < 100; ++i) zero.Progress();
+  };
+  testing::internal::CaptureStderr();
+  for (const bool says_hello : {false, true}) {
+    const std::string text = LinkIdentity{Rank{1}, Rank{0}, false, std::nullopt}.ToText();
+    const OwnedFd rank = ConnectTo(address);
+    TlsHandshake handshake = TlsHandshake::Connecting(context->get(), rank.get(), text,
+                                                      DeriveKey(address.secret, text));
+    turn();
+    if (!says_hello) continue;
+    EXPECT_EQ(handshake.Step(), TlsHandshake::Outcome::kWantsRead);
+  }
+  turn();
+  clock.Advance(UnspokenEnds::kKnownWithin);
+  turn();
+  EXPECT_EQ(*options.turned_away, 0);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(TcpStrangers, AreThoseThatLeaveWithoutAWordFromWhereNoRankIs) {
+  FakeClock clock(absl::UnixEpoch());
+  TcpRanks ranks(2);
+  TcpTransportOptions options{.local_address = "127.0.0.1", .ports = {}};
+  options.turned_away = std::make_shared<std::atomic<int64_t>>(0);
+  TcpTransport& zero = ranks.Add(0, options, clock);
+  const TcpAddress address = ranks.AddressOf(0);
+  testing::internal::CaptureStderr();
+  ConnectFrom("127.0.0.2", address);
+  for (int i = 0; i < 100; ++i) zero.Progress();
+  EXPECT_EQ(*options.turned_away, 0);
+  clock.Advance(UnspokenEnds::kKnownWithin);
+  for (int i = 0; i < 100; ++i) zero.Progress();
+  EXPECT_EQ(*options.turned_away, 1);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("a connection from 127.0.0.2:"));
+  EXPECT_THAT(log, HasSubstr("it was closed without a word, and no rank is known at its address"));
+}
+
 // Who says nothing, or half of it, takes a place of which there are few, and nobody else's.
 TEST(TcpStrangers, DoNotKeepRanksFromMeeting) {
   TcpRanks ranks(2);

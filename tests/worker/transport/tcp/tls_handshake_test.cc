@@ -1,6 +1,8 @@
 #include "worker/transport/tcp/tls_handshake.h"
 
 #include <gmock/gmock.h>
+#include <openssl/ec.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +19,8 @@ namespace coordd {
 namespace {
 
 using Outcome = TlsHandshake::Outcome;
+using testing::HasSubstr;
+using testing::Not;
 
 struct Sockets {
   Sockets() {
@@ -120,7 +124,7 @@ TEST(TlsHandshake, FailsForWhoHasAnotherKey) {
     TlsHandshake connects = TlsHandshake::Connecting(context->get(), sockets.a.get(), text, key);
     TlsHandshake accepts = TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(secret));
     EXPECT_EQ(Shake(connects, accepts), std::pair(Outcome::kFailed, Outcome::kFailed));
-    EXPECT_NE(accepts.failure(), "");
+    EXPECT_THAT(accepts.failure(), HasSubstr("it has another key, expected TLS 1.3 with the key"));
   }
 }
 
@@ -132,19 +136,28 @@ TEST(TlsHandshake, FailsForWhoIsNotKnown) {
   TlsHandshake accepts = TlsHandshake::Accepting(context->get(), sockets.b.get(),
                                                  [](absl::string_view) { return std::nullopt; });
   EXPECT_EQ(Shake(connects, accepts), std::pair(Outcome::kFailed, Outcome::kFailed));
+  EXPECT_THAT(accepts.failure(), HasSubstr("with no key of this generation"));
 }
 
-TEST(TlsHandshake, FailsForWhatIsNoHandshake) {
+TEST(TlsHandshake, FailsForWhatIsNoHandshakeAndSaysWhatItIs) {
   const auto context = NewTlsContext();
-  for (const std::string& said :
-       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(4096, '\0'),
-        std::string(4096, '\xff'),
-        std::string("\x16\x03\x01\x02\x00\x01", 6) + std::string(600, 'x')}) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it has sent HTTP, expected TLS 1.3 with the key"},
+      {"CONNECT x:443 HTTP/1.1\r\n\r\n", "it has sent HTTP"},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it has sent plain bytes"},
+      {"SSH-2.0-OpenSSH_9.2\r\n", "it has sent plain bytes"},
+      {std::string(4096, '\0'), "it has sent plain bytes"},
+      {std::string(4096, '\xff'), "it has sent plain bytes"},
+      {std::string("\x17\x03\x03\x00\x05hello", 10), "it has sent plain bytes"},
+      {std::string("\x16\x03\x01\x02\x00\x01", 6) + std::string(600, 'x'),
+       "it has sent a hello of TLS that is wrong in itself"}};
+  for (const auto& [said, expected] : cases) {
     Sockets sockets;
     TlsHandshake accepts =
         TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(SecretHex(32)));
     ASSERT_EQ(write(sockets.a.get(), said.data(), said.size()), static_cast<ssize_t>(said.size()));
     EXPECT_EQ(accepts.Step(), Outcome::kFailed);
+    EXPECT_THAT(accepts.failure(), HasSubstr(expected)) << said.substr(0, 20);
     // The same, said to who connects.
     Sockets others;
     TlsHandshake connects = TlsHandshake::Connecting(context->get(), others.a.get(), "me",
@@ -152,7 +165,55 @@ TEST(TlsHandshake, FailsForWhatIsNoHandshake) {
     EXPECT_EQ(connects.Step(), Outcome::kWantsRead);
     ASSERT_EQ(write(others.b.get(), said.data(), said.size()), static_cast<ssize_t>(said.size()));
     EXPECT_EQ(connects.Step(), Outcome::kFailed);
+    EXPECT_THAT(connects.failure(), Not(HasSubstr("error:")));
   }
+}
+
+// How the handshake of an ordinary TLS client with a rank fails, for the rank.
+std::string FailureOfAnOrdinaryClient(int version) {
+  const auto context = NewTlsContext();
+  const OpenSslOwned<SSL_CTX> theirs(SSL_CTX_new(TLS_client_method()));
+  SSL_CTX_set_security_level(theirs.get(), 0);
+  SSL_CTX_set_max_proto_version(theirs.get(), version);
+  Sockets sockets;
+  const OpenSslOwned<SSL> client = NewTls(theirs.get(), sockets.a.get());
+  TlsHandshake accepts =
+      TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(SecretHex(32)));
+  EXPECT_EQ(SSL_connect(client.get()), -1);
+  EXPECT_EQ(accepts.Step(), Outcome::kFailed);
+  return accepts.failure();
+}
+
+TEST(TlsHandshake, SaysThatTheOtherSideHasAnOldTlsOrNoKey) {
+  for (const int version : {TLS1_VERSION, TLS1_2_VERSION})
+    EXPECT_THAT(FailureOfAnOrdinaryClient(version), HasSubstr("it speaks an old TLS"));
+  EXPECT_THAT(FailureOfAnOrdinaryClient(TLS1_3_VERSION),
+              HasSubstr("it speaks TLS with no key of this generation"));
+}
+
+// An HTTPS server at what was a rank's port.
+TEST(TlsHandshake, SaysThatTheOtherSideHasACertificate) {
+  const auto context = NewTlsContext();
+  const OpenSslOwned<SSL_CTX> theirs(SSL_CTX_new(TLS_server_method()));
+  EVP_PKEY* const key = EVP_EC_gen("P-256");
+  X509* const certificate = X509_new();
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key);
+  X509_sign(certificate, key, EVP_sha256());
+  EXPECT_EQ(SSL_CTX_use_certificate(theirs.get(), certificate), 1);
+  EXPECT_EQ(SSL_CTX_use_PrivateKey(theirs.get(), key), 1);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  Sockets sockets;
+  const OpenSslOwned<SSL> server = NewTls(theirs.get(), sockets.b.get());
+  const std::string text = kIdentity.ToText();
+  TlsHandshake connects = TlsHandshake::Connecting(context->get(), sockets.a.get(), text,
+                                                   DeriveKey(SecretHex(32), text));
+  EXPECT_EQ(connects.Step(), Outcome::kWantsRead);
+  EXPECT_EQ(SSL_accept(server.get()), -1);
+  EXPECT_EQ(connects.Step(), Outcome::kFailed);
+  EXPECT_THAT(connects.failure(), HasSubstr("it has shown a certificate, which no rank has"));
 }
 
 TEST(TlsHandshake, EndsWithItsConnection) {
@@ -161,8 +222,23 @@ TEST(TlsHandshake, EndsWithItsConnection) {
   TlsHandshake accepts =
       TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(SecretHex(32)));
   EXPECT_EQ(accepts.Step(), Outcome::kWantsRead);
+  EXPECT_FALSE(accepts.has_heard());
   sockets.a.Close();
   EXPECT_EQ(accepts.Step(), Outcome::kEnded);
+  EXPECT_FALSE(accepts.has_heard());
+}
+
+TEST(TlsHandshake, KnowsWhetherItHasHeardAnything) {
+  const auto context = NewTlsContext();
+  Sockets sockets;
+  TlsHandshake accepts =
+      TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(SecretHex(32)));
+  ASSERT_EQ(write(sockets.a.get(), "\x16", 1), 1);
+  EXPECT_EQ(accepts.Step(), Outcome::kWantsRead);
+  EXPECT_TRUE(accepts.has_heard());
+  sockets.a.Close();
+  EXPECT_EQ(accepts.Step(), Outcome::kEnded);
+  EXPECT_THAT(accepts.failure(), HasSubstr("in the middle of its hello"));
 }
 
 TEST(LinkIdentity, IsReadAsItIsWritten) {
