@@ -31,16 +31,26 @@ std::string HandshakeFailureText(const std::string& openssl) {
       {"certificate verify failed", "its certificate is not of the authority in --tls-ca"},
       {"unknown ca", "it does not take our certificate: its --tls-ca is of another authority"},
       {"bad certificate", "it does not take our certificate"},
+      {"certificate unknown", "it does not take our certificate"},
       {"certificate expired", "it finds that our certificate has expired"},
+      {"http request", "it has sent HTTP, expected TLS 1.3"},
+      {"https proxy request", "it has sent HTTP, expected TLS 1.3"},
+      {"wrong version number", "it has sent plain bytes, expected TLS 1.3"},
       {"no shared cipher", "it speaks no TLS 1.3"},
       {"unsupported protocol", "it speaks no TLS 1.3"},
+      {"version too low", "it speaks no TLS 1.3"},
+      {"protocol version", "it speaks no TLS 1.3"},
       {"no application protocol", "it asks for no HTTP/2"},
       {"no suitable", "it has no algorithm in common with us"},
   };
   for (const auto& [said, text] : known) {
     if (absl::StrContains(openssl, said)) return std::string(text);
   }
-  return openssl.substr(0, 200);
+  // "error:0A0000C1:SSL routines::no shared cipher": what follows the library's name is for people.
+  const absl::string_view said(openssl);
+  const size_t at = absl::StartsWith(said, "error:") ? said.find("::") : said.npos;
+  if (at == said.npos) return openssl.substr(0, 200);
+  return absl::StrCat("its TLS handshake fails (", said.substr(at + 2, 200), ")");
 }
 
 }  // namespace coordd
