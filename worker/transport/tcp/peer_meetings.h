@@ -32,8 +32,8 @@ namespace coordd {
 // are listened to; where there are more, one goes of the address that has the most, so that
 // strangers at one address take no place from ranks at others, while the ranks of a large node may
 // have all of them. A rank that gives its connection up, or ends, is no stranger: what a stranger
-// is has said something wrong, or nothing until the deadline. Who was turned away for want of room, or ended too soon, tries again for
-// kTryFor. One thread uses it.
+// is has said something wrong, or nothing until the deadline. Who was turned away for want of room,
+// or ended too soon, tries again for kTryFor. One thread uses it.
 class PeerMeetings {
  public:
   // Callers that are not known yet, and how long they may take to prove who they are.

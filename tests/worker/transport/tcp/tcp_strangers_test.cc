@@ -99,8 +99,8 @@ TEST(TcpStrangers, AreNoRanksThatLeave) {
   for (const bool says_hello : {false, true}) {
     const std::string text = LinkIdentity{Rank{1}, Rank{0}, false, std::nullopt}.ToText();
     const OwnedFd rank = ConnectTo(address);
-    TlsHandshake handshake = TlsHandshake::Connecting(context->get(), rank.get(), text,
-                                                      DeriveKey(address.secret, text));
+    TlsHandshake handshake =
+        TlsHandshake::Connecting(context->get(), rank.get(), text, DeriveKey(address.secret, text));
     turn();
     if (!says_hello) continue;
     EXPECT_EQ(handshake.Step(), TlsHandshake::Outcome::kWantsRead);
