@@ -33,7 +33,8 @@ constexpr char kDescription[] =
 
   coordd-relay --coordinator launch:29650 --listen unix:/run/user/1000/coordd-relay
 Workers that find COORDD_NODE_SESSION=unix:/run/user/1000/coordd-relay go through it, and straight to coordd when it
-is not there. It keeps nothing: when it ends, they go on. coordrun starts one on each node (--node-sessions).
+is not there. It keeps nothing: when it ends, they go on. It serves one job, that of the first worker that comes: end it
+with the job. coordrun starts one on each node (--node-sessions).
 )";
 constexpr char kFooter[] = R"(
 Exit codes: 0 stopped by SIGTERM or SIGINT; 1 it cannot listen; 2 a flag or variable is wrong.)";
@@ -106,6 +107,7 @@ int Serve(const RelayServerOptions& options, int ready_fd) {
     fputs(RefusalLine("coordd-relay", server.status().message()).c_str(), stderr);
     return kExitFailed;
   }
+  COORDD_LOG(kInfo, "relay ", kVersion, " ready: ", (*server)->Description());
   if (ready_fd >= 0) {
     if (write(ready_fd, "ready\n", 6) < 0)
       COORDD_LOG(kWarning, "--ready-fd ", ready_fd, " cannot be written: ", std::strerror(errno));
@@ -128,6 +130,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
+  SetLogProgram("coordd-relay");
   if (flags.dies_with_parent) prctl(PR_SET_PDEATHSIG, SIGKILL);
   RouteGrpcLogUnlessWanted(ReadEnvironment());
   const auto options = OptionsOf(flags);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/log.h"
 #include "common/base/log_limit.h"
@@ -250,6 +251,21 @@ class GrpcRelayServer final
     }
     flusher_ = StartThread("relay", [this] { FlushWhatIsDue(); });
     return absl::OkStatus();
+  }
+
+  std::string Description() const override {
+    const auto append = [](std::string* out, const HostPort& one) {
+      absl::StrAppend(out, one.ToString());
+    };
+    return absl::StrCat(
+        "workers of one job on ", options_.hostname, " find it at ", options_.listen,
+        "; it speaks for them to coordd at ", absl::StrJoin(options_.coordinators, ", ", append),
+        options_.tls.enabled()
+            ? absl::StrCat(", over TLS with the certificate in ", options_.tls.cert)
+            : ", without TLS",
+        decisions_.metrics_address.empty()
+            ? "; they serve their metrics themselves"
+            : absl::StrCat("; it serves their metrics at http://", decisions_.metrics_address));
   }
 
  private:

@@ -42,6 +42,9 @@ class RelayServer {
   static absl::StatusOr<std::unique_ptr<RelayServer>> Start(const RelayServerOptions& options,
                                                             Clock& clock);
   virtual ~RelayServer() = default;  // ends all streams, with UNAVAILABLE
+
+  // For people: whom it serves, where, and to which coordd it speaks, how.
+  virtual std::string Description() const = 0;
 };
 
 }  // namespace coordd

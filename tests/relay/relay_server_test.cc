@@ -17,6 +17,7 @@
 namespace coordd {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class RelayServerTest : public ::testing::Test {
@@ -69,6 +70,21 @@ TEST_F(RelayServerTest, CarriesAJobFromItsJoinsToItsGoodbyes) {
   ASSERT_TRUE(a.Leave());
   EXPECT_TRUE(a.Finish().ok());
   EXPECT_TRUE(b.ReadUntil(v1::CoordinatorMessage::kAbort).has_abort());
+}
+
+TEST_F(RelayServerTest, SaysWhomItServesWhereAndThroughWhichCoordd) {
+  const std::string said = relay_->Description();
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("workers of one job on host1 find it at ",
+                                           Options().listen, "; ")));
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("coordd at ", server_->listen_address().ToString(),
+                                           ", without TLS; they serve their metrics themselves")));
+  relay_.reset();
+  RelayServerOptions options = Options();
+  options.metrics = HostPort{"127.0.0.1", 0};
+  auto serves_metrics = RelayServer::Start(options, Clock::Real());
+  ASSERT_THAT(serves_metrics, IsOk());
+  EXPECT_THAT((*serves_metrics)->Description(),
+              ContainsRegex("it serves their metrics at http://127.0.0.1:[0-9]+/node$"));
 }
 
 TEST_F(RelayServerTest, AWorkerThatVanishesIsTheOneThatIsLost) {
