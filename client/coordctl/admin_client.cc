@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "client/coordctl/serving_one.h"
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/base/duration_text.h"
@@ -70,9 +71,9 @@ absl::StatusOr<Reply> AskOnce(const Target& target, absl::Duration timeout, cons
 
 // The same until it is let in.
 template <typename Request, typename Reply>
-absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Request& request,
-                          grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
-                                                                  const Request&, Reply*)) {
+absl::StatusOr<Reply> AskOne(const Target& target, absl::Duration timeout, const Request& request,
+                             grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Reply*)) {
   Clock& clock = Clock::Real();
   Random random = Random::FromSystem();
   Backoff backoff(kPauses, random);
@@ -106,6 +107,21 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
                               why.message(), " (it closed each of ", tries, " connections within ",
                               DurationText(clock.Now() - begin), ")")));
   }
+}
+
+// The same of the one that serves.
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Request& request,
+                          grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Reply*)) {
+  if (target.standbys.empty()) return AskOne(target, timeout, request, method);
+  Clock& clock = Clock::Real();
+  const auto probe = [&](const std::string& text) -> absl::Status {
+    COORDD_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(text));
+    return ProbeCoordinator(address, target.tls, kProbeWithin, clock);
+  };
+  COORDD_ASSIGN_OR_RETURN(const Target serving, ServingOne(target, probe, clock));
+  return AskOne(serving, timeout, request, method);
 }
 
 }  // namespace

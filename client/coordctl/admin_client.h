@@ -13,6 +13,9 @@ namespace coordd {
 // Each blocks up to `timeout`, or `target.tries_for` where coordd is so crowded that it closes
 // connections.
 //
+// Of several addresses it is the one that serves (serving_one.h), which takes up to kServesWithin
+// more where none does.
+//
 // `job` empty: all. UNAVAILABLE: says which coordd cannot be reached and
 // what the transport saw; the statuses of Admin.GetState otherwise.
 absl::StatusOr<v1::ServerState> FetchState(const Target& target, const std::string& job,

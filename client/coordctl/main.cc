@@ -26,6 +26,7 @@
 #include "client/coordctl/target_by_job.h"
 #include "client/coordctl/trace_report.h"
 #include "client/coordctl/whoami.h"
+#include "client/coordctl/worker_connection.h"
 #include "common/base/atomic_file.h"
 #include "common/base/clock.h"
 #include "common/base/environment.h"
@@ -142,8 +143,8 @@ int ShowState(const Arguments& arguments, const Environment& environment,
   absl::StatusOr<v1::ServerState> state = FetchState(*target, arguments.job, kTimeout);
   if (!state.ok()) return Report(state.status(), ExitCodeOf(state.status()));
   if (!arguments.job.empty() && state->jobs().empty()) {
-    return Report(absl::NotFoundError(
-                      absl::StrCat("coordd at ", target->address, " knows no job ", arguments.job)),
+    return Report(absl::NotFoundError(absl::StrCat("coordd at ", target->AddressText(),
+                                                   " knows no job ", arguments.job)),
                   kNoJob);
   }
   PrintEither(arguments.json, *state, json, text);
@@ -227,7 +228,7 @@ int Events(const Arguments& arguments, const Environment& environment) {
       return Report(list.status(), ExitCodeOf(list.status()));
     if (!list.ok() && !std::exchange(lost, true)) Report(list.status(), kFailed);
     if (list.ok() && !arguments.follow && !arguments.job.empty() && list->events().empty()) {
-      return Report(absl::NotFoundError(absl::StrCat("coordd at ", target->address,
+      return Report(absl::NotFoundError(absl::StrCat("coordd at ", target->AddressText(),
                                                      " knows no event of a job ", arguments.job)),
                     kNoJob);
     }
@@ -312,15 +313,18 @@ int Whoami(const Arguments& arguments, const Environment& environment) {
       DetectLaunchPlace(environment, ThisLaunchFacts(), launcher);
   if (!place.ok()) return Report(place.status(), kUsage);
   const std::string coordinator = CoordinatorSentence(*place, environment);
-  Print(arguments.json ? WhoamiJson(*place, coordinator) : WhoamiText(*place, coordinator));
+  const WorkerConnection connection = ReadWorkerConnection(environment);
+  Print(arguments.json ? WhoamiJson(*place, coordinator, connection)
+                       : WhoamiText(*place, coordinator, connection));
   return kOk;
 }
 
 void AddTargetOptions(CLI::App* command, Arguments* arguments) {
   command
       ->add_option("--coordinator", arguments->target.coordinator,
-                   "which coordd [COORDD_ADDR; else the one that runs on this machine]")
-      ->type_name("HOST:PORT");
+                   "which coordd; of several that stand by for each other, the one that serves "
+                   "[COORDD_ADDR; else the one that runs on this machine]")
+      ->type_name("HOST:PORT[,HOST:PORT...]");
   command
       ->add_option("--tls-ca", arguments->target.tls.ca,
                    "the authority of coordd's certificate [COORDD_TLS_CA]")

@@ -1,8 +1,12 @@
 #include "client/coordctl/target.h"
 
+#include <utility>
+
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/net/address.h"
 
@@ -20,24 +24,39 @@ TlsFiles GivenTls(const TlsFiles& options, const Environment& environment) {
 }
 
 // An option beats its variable, and a variable what the connection file says of one that runs here.
-Target Named(const std::string& address, const TargetRequest& request,
+// REQUIRES: `addresses` has one at least.
+Target Named(std::vector<std::string> addresses, const TargetRequest& request,
              const Environment& environment, absl::Span<const Connection> live) {
-  const TlsFiles given = GivenTls(request.tls, environment);
-  if (!given.enabled()) {
+  TlsFiles tls = GivenTls(request.tls, environment);
+  if (!tls.enabled()) {
     for (const Connection& connection : live) {
-      if (connection.listen == address) return {address, connection.tls};
+      if (!absl::c_linear_search(addresses, connection.listen)) continue;
+      tls = connection.tls;
+      break;
     }
   }
-  return {address, given};
+  Target target{addresses.front(), std::move(tls)};
+  target.standbys.assign(addresses.begin() + 1, addresses.end());
+  return target;
 }
 
-absl::Status CheckAddress(const char* name, const std::string& text) {
-  const absl::Status parsed = ParseHostPort(text).status();
-  return parsed.ok() ? parsed
-                     : absl::InvalidArgumentError(absl::StrCat(name, ": ", parsed.message()));
+// What is named by `name`: one, or several with commas between.
+absl::StatusOr<std::vector<std::string>> AddressesIn(const char* name, const std::string& text) {
+  std::vector<std::string> addresses = absl::StrSplit(text, ',');
+  for (const std::string& address : addresses) {
+    const absl::Status parsed = ParseHostPort(address).status();
+    if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", parsed.message()));
+  }
+  return addresses;
 }
 
 }  // namespace
+
+std::string Target::AddressText() const {
+  std::string text = address;
+  for (const std::string& other : standbys) absl::StrAppend(&text, ",", other);
+  return text;
+}
 
 absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
                                     absl::Span<const Connection> live) {
@@ -45,12 +64,14 @@ absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environm
     // Perhaps of a variable that is not set: what was meant is not whatever runs here.
     if (request.coordinator->empty())
       return absl::InvalidArgumentError("--coordinator is empty, expected HOST:PORT");
-    COORDD_RETURN_IF_ERROR(CheckAddress("--coordinator", *request.coordinator));
-    return Named(*request.coordinator, request, environment, live);
+    COORDD_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
+                            AddressesIn("--coordinator", *request.coordinator));
+    return Named(std::move(addresses), request, environment, live);
   }
   if (const std::string address = Variable(environment, "COORDD_ADDR"); !address.empty()) {
-    COORDD_RETURN_IF_ERROR(CheckAddress("COORDD_ADDR", address));
-    return Named(address, request, environment, live);
+    COORDD_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
+                            AddressesIn("COORDD_ADDR", address));
+    return Named(std::move(addresses), request, environment, live);
   }
   if (live.empty()) {
     return absl::NotFoundError(
@@ -65,7 +86,7 @@ absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environm
         absl::StrCat(live.size(), " coordds of yours run on this machine: ", addresses,
                      "; name one with --coordinator HOST:PORT"));
   }
-  return Named(live[0].listen, request, environment, live);
+  return Named({live[0].listen}, request, environment, live);
 }
 
 }  // namespace coordd

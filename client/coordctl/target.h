@@ -15,12 +15,17 @@
 namespace coordd {
 
 struct Target {
-  std::string address;  // host:port
+  std::string address;  // host:port; of several that stand by for each other, the first
   TlsFiles tls;
   // A call is tried again for so long where coordd closes connections; at least for its timeout.
   absl::Duration tries_for = absl::ZeroDuration();
   // Of the job that is asked for; empty: none is brought.
   std::string token = {};
+  // Of coordds that stand by for each other: the other ones. The one that serves is asked.
+  std::vector<std::string> standbys = {};
+
+  // All of them, for people.
+  std::string AddressText() const;
 };
 
 struct TargetRequest {
@@ -28,7 +33,8 @@ struct TargetRequest {
   TlsFiles tls;                            // --tls-...; empty: not given
 };
 
-// The one that is named, by option or by COORDD_ADDR; else the only one that runs on this machine
+// The one that is named, by option or by COORDD_ADDR (several that stand by for each other, with
+// commas between); else the only one that runs on this machine
 // (`live`: their connection files). Certificates are those of the options; else those of
 // COORDD_TLS_*, which also stand in for single options that are not given; else those that the
 // connection file names, if it runs on this machine. NOT_FOUND: none runs. FAILED_PRECONDITION:

@@ -27,9 +27,30 @@ std::string HintText(const CoordinatorHint& hint) {
                       hint.source, ")");
 }
 
+std::string ConnectionText(const WorkerConnection& connection) {
+  if (!connection.tls.enabled())
+    return "without TLS: none of COORDD_TLS_CA, COORDD_TLS_CERT and COORDD_TLS_KEY is set";
+  if (!connection.problem.empty()) return absl::StrCat("TLS, which fails: ", connection.problem);
+  return absl::StrCat("TLS, as ", connection.who, " (", connection.tls.cert, "), signed by ",
+                      connection.authority, ", valid until ", connection.end,
+                      "; coordd's certificate must be of the authority in ", connection.tls.ca);
+}
+
+Json ConnectionJson(const WorkerConnection& connection) {
+  if (!connection.tls.enabled()) return {{"tls", false}};
+  return {{"tls", true},
+          {"certificate", connection.tls.cert},
+          {"who", connection.who},
+          {"authority", connection.authority},
+          {"valid_until", connection.end},
+          {"trusts", connection.tls.ca},
+          {"problem", connection.problem}};
+}
+
 }  // namespace
 
-std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator) {
+std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator,
+                       const WorkerConnection& connection) {
   std::vector<std::pair<std::string, std::string>> rows = {
       {"launcher", absl::StrCat(place.launcher, ": ", place.title, "; ", place.why)},
       {place.node_level ? "rank (node)" : "rank", OfText(place.rank, place.size)},
@@ -40,6 +61,7 @@ std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator)
       {"topology", absl::StrJoin(place.topology, "/")},
       {"visible GPUs", place.visible_gpus < 0 ? "" : absl::StrCat(place.visible_gpus)},
       {"coordinator", coordinator},
+      {"connection", ConnectionText(connection)},
       {"not a rank", place.not_a_rank}};
   for (const CoordinatorHint& hint : place.coordinator_hints)
     rows.emplace_back("address", HintText(hint));
@@ -51,7 +73,8 @@ std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator)
   return text;
 }
 
-std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator) {
+std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator,
+                       const WorkerConnection& connection) {
   Json hints = Json::array();
   for (const CoordinatorHint& hint : place.coordinator_hints)
     hints.push_back({{"host", hint.host}, {"port", hint.port}, {"source", hint.source}});
@@ -71,6 +94,7 @@ std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator)
                      {"topology", place.topology},
                      {"visible_gpus", OrNull(place.visible_gpus)},
                      {"coordinator", coordinator},
+                     {"connection", ConnectionJson(connection)},
                      {"addresses", std::move(hints)},
                      {"notes", place.notes},
                      {"warnings", place.warnings}};

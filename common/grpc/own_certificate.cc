@@ -40,6 +40,31 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
   return "";
 }
 
+// "CN=coordd authority, O=lab".
+std::string NameText(const X509_NAME* name) {
+  const TlsOwned<BIO> out(BIO_new(BIO_s_mem()));
+  if (out == nullptr || X509_NAME_print_ex(out.get(), name, 0, XN_FLAG_RFC2253) < 0) return "";
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return std::string(text, static_cast<size_t>(size));
+}
+
+std::string UrisOf(const X509* certificate) {
+  std::string uris;
+  auto* const names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_STRING* const uri = name->d.uniformResourceIdentifier;
+    absl::StrAppend(&uris, uris.empty() ? "" : ", ",
+                    std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                                static_cast<size_t>(ASN1_STRING_length(uri))));
+  }
+  GENERAL_NAMES_free(names);
+  return uris;
+}
+
 }  // namespace
 
 absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side) {
@@ -47,6 +72,22 @@ absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side) {
   COORDD_RETURN_IF_ERROR(files.Validate());
   COORDD_ASSIGN_OR_RETURN(const TlsPems pems, ReadTls(files));
   return CheckOwnPem(pems.cert, files.cert, side);
+}
+
+absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
+  const TlsOwned<BIO> in(BIO_new_file(file.c_str(), "r"));
+  const TlsOwned<X509> read(in == nullptr ? nullptr
+                                          : PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  tm end = {};
+  if (read == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(read.get()), &end) != 1)
+    return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", file, " cannot be read"));
+  CertificateFacts facts;
+  facts.who = UrisOf(read.get());
+  if (facts.who.empty()) facts.who = NameText(X509_get_subject_name(read.get()));
+  facts.authority = NameText(X509_get_issuer_name(read.get()));
+  facts.end = absl::FromTM(end, absl::UTCTimeZone());
+  return facts;
 }
 
 absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side) {

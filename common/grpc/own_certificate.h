@@ -4,6 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/grpc/tls.h"
 
 namespace coordd {
@@ -17,5 +19,14 @@ enum class TlsSide { kServer, kClient };
 absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side);
 // The same of what is in `file`, without Validate.
 absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side);
+
+// What a certificate says, for people.
+struct CertificateFacts {
+  std::string who;        // its URIs with commas between (coordd://worker/train7), else its name
+  std::string authority;  // that has signed it
+  absl::Time end;         // of its validity
+};
+// Of the first in `file`. INVALID_ARGUMENT: names the file.
+absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file);
 
 }  // namespace coordd

@@ -71,6 +71,21 @@ class DaemonTest(processes.TestCase):
             self.assertEqual(status, 0, text)
             self.assertIn("run7", text)
 
+    def test_coordctl_asks_the_one_that_serves(self):
+        coordd = self.coordd()
+        self.workers(coordd, 2, job="run7")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            free = f"127.0.0.1:{taken.getsockname()[1]}"
+        for addresses in (f"{free},{coordd.listen}", f"{coordd.listen},{free}"):
+            for arguments, variables in ((("--coordinator", addresses), {}), ((), {"COORDD_ADDR": addresses})):
+                status, text = self.run_command(program("coordctl"), "status", *arguments,
+                                                environment=processes.clean_environment(**variables))
+                self.assertEqual(status, 0, text)
+                self.assertIn("run7", text)
+        status, text = self.run_command(program("coordctl"), "status", "--coordinator", f"{free},{free}")
+        self.assertEqual(status, 1, text)
+        self.assertIn(f"none of the 2 coordds that are named serves: {free}: ", text)
+
     def test_mutual_tls_from_coordctl_certs(self):
         certs = os.path.join(self.folder, "certs")
         status, text = self.run_command(program("coordctl"), "certs", certs)
@@ -84,6 +99,9 @@ class DaemonTest(processes.TestCase):
             worker.ask("submit a float32 3 2")
         for worker in workers:
             self.assertEqual(worker.ask("wait a"), "ok 4 4")
+        status, text = self.run_command(program("coordctl"), "whoami", environment=processes.clean_environment(**tls))
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, rf"connection +TLS, as coordd://worker/\* \({certs}/worker.crt\), signed by CN=.*, valid until 20")
         # Without a certificate nobody gets in.
         stranger = self.start(processes.ScriptedWorker(coordd.listen, COORDD_JOIN_TIMEOUT=3))
         self.assertFalse(stranger.answer().startswith("ok"))

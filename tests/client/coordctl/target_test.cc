@@ -58,6 +58,22 @@ TEST(ChooseTarget, TakesNothingThatIsNoAddressAndNoEmptyOneForNone) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("COORDD_ADDR")));
 }
 
+TEST(ChooseTarget, SeveralStandByForEachOther) {
+  const Connection live[] = {Running("127.0.0.1:2", kTheirs)};
+  const auto named = ChooseTarget({.coordinator = "10.0.0.1:1,127.0.0.1:2", .tls = {}}, {}, live);
+  ASSERT_TRUE(named.ok());
+  EXPECT_EQ(named->address, "10.0.0.1:1");
+  EXPECT_EQ(named->standbys, std::vector<std::string>{"127.0.0.1:2"});
+  EXPECT_EQ(named->AddressText(), "10.0.0.1:1,127.0.0.1:2");
+  EXPECT_EQ(named->tls.ca, "their.ca");
+  const auto variable = ChooseTarget({}, {{"COORDD_ADDR", "a:1,b:2,c:3"}}, {});
+  ASSERT_TRUE(variable.ok());
+  EXPECT_EQ(variable->AddressText(), "a:1,b:2,c:3");
+  EXPECT_THAT(ChooseTarget({}, {{"COORDD_ADDR", "a:1,b"}}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("COORDD_ADDR"), HasSubstr("HOST:PORT"))));
+}
+
 TEST(ChooseTarget, GivenCertificatesWin) {
   const auto target = ChooseTarget({.coordinator = "127.0.0.1:2", .tls = kMine}, {},
                                    {Running("127.0.0.1:2", kTheirs)});

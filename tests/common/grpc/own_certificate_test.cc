@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/clock.h"
 #include "common/grpc/certs.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
@@ -40,6 +41,19 @@ TEST_F(OwnCertificateTest, MayBeOfAnotherAuthority) {
   TlsFiles files = WorkerTlsFiles(theirs_.path());
   files.ca = ours_ / "ca.crt";
   EXPECT_THAT(CheckOwnCertificate(files, TlsSide::kClient), IsOk());
+}
+
+TEST_F(OwnCertificateTest, SaysWhoItIsOfWhichAuthorityUntilWhen) {
+  const auto facts = ReadCertificateFacts(WorkerTlsFiles(ours_.path()).cert);
+  ASSERT_THAT(facts, IsOk());
+  EXPECT_EQ(facts->who, "coordd://worker/*");
+  const auto authority = ReadCertificateFacts(WorkerTlsFiles(ours_.path()).ca);
+  ASSERT_THAT(authority, IsOk());
+  EXPECT_EQ(facts->authority, authority->who);
+  EXPECT_THAT(authority->who, HasSubstr("CN="));
+  EXPECT_GT(facts->end, Clock::Real().Now());
+  EXPECT_THAT(ReadCertificateFacts("/nowhere/my.crt"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/nowhere/my.crt")));
 }
 
 }  // namespace
