@@ -34,10 +34,17 @@ std::string RankText(const RunOptions& options, const RunReport& report, int32_t
 }
 
 // ", 1.2 GiB reduced per rank in 345 batches", or that nobody was there to reduce anything.
-std::string ReducedText(const RunReport& report) {
-  if (report.nobody_joined)
-    return absl::StrCat(report.pids.size() == 1 ? ", which has not" : ", none of which has",
-                        " joined the job (no call of init())");
+std::string ReducedText(const RunState& state, const RunReport& report) {
+  if (report.nobody_joined) {
+    // Of one that has failed init() may well have been called, and coordd have refused it.
+    const auto first = state.first_failure();
+    const bool has_said = first && !report.tails[static_cast<size_t>(*first)].empty();
+    return absl::StrCat(
+        report.pids.size() == 1 ? ", which has not" : ", none of which has", " joined the job (",
+        has_said ? "init() was refused or not reached: the last lines below tell why"
+                 : "no call of init()",
+        ")");
+  }
   if (report.batches == 0) return "";
   return absl::StrCat(", ", BytesText(static_cast<double>(report.bytes)), " reduced per rank in ",
                       report.batches, report.batches == 1 ? " batch" : " batches");
@@ -322,9 +329,9 @@ std::string HintFrom(const RunOptions& options, const std::deque<std::string>& t
 
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report) {
   const bool good = state.exit_status() == 0;
-  std::string out = absl::StrCat("coordrun: job ", report.job, ", ", options.np,
-                                 options.np == 1 ? " worker, " : " workers, ", Seconds(report.wall),
-                                 ReducedText(report), ": ", EndingText(options, state, report));
+  std::string out = absl::StrCat(
+      "coordrun: job ", report.job, ", ", options.np, options.np == 1 ? " worker, " : " workers, ",
+      Seconds(report.wall), ReducedText(state, report), ": ", EndingText(options, state, report));
   if (good && state.lost().empty()) return out;
   for (const std::string& line : EndsOfOthers(options, state)) {
     absl::StrAppend(&out, "\ncoordrun: ", line);

@@ -151,6 +151,20 @@ TEST_F(RunReportTest, SaysOfOneWhatIsOfOne) {
               HasSubstr("1 worker, 2.5 s, which has not joined the job (no call of init())"));
 }
 
+TEST_F(RunReportTest, SendsToTheWordsOfWhoWasRefused) {
+  options_.np = 1;
+  report_.pids = {100};
+  report_.nobody_joined = true;
+  report_.tails.resize(1);
+  report_.tails[0] = {"coordd-worker: another run at this coordd is called job run7"};
+  RunState state(options_, kStart);
+  state.WorkerEnded(0, {.code = 3}, kStart + absl::Seconds(1));
+  const std::string text = SummaryText(options_, state, report_);
+  EXPECT_THAT(text, HasSubstr("which has not joined the job (init() was refused or not reached: "
+                              "the last lines below tell why)"));
+  EXPECT_THAT(text, HasSubstr("  | coordd-worker: another run at this coordd"));
+}
+
 TEST_F(RunReportTest, RemembersALossThatWasRepaired) {
   options_.min_np = 2;
   options_.max_restarts = 2;
