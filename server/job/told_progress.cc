@@ -5,8 +5,9 @@
 namespace coordd {
 
 ToldProgress ProgressOf(const v1::Heartbeat& heartbeat) {
-  ToldProgress progress{.collectives_completed = heartbeat.collectives_completed(),
-                        .bytes_reduced = heartbeat.bytes_reduced()};
+  ToldProgress progress;
+  progress.collectives_completed = heartbeat.collectives_completed();
+  progress.bytes_reduced = heartbeat.bytes_reduced();
   const v1::LanePosition* longest = nullptr;
   for (const v1::LanePosition& lane : heartbeat.lanes()) {
     progress.executes = progress.executes || lane.launched() > lane.completed();
