@@ -150,7 +150,8 @@ class WrongFlagTest(MistakesCase):
                                  ("coordrun", f"--{steers}", "--", "true"), ("coordrun", "--coordinator", steers, "--", "true"),
                                  ("coordd-worker", "--rank", steers), ("coordd-worker", "--coordinator", steers),
                                  ("coordd-worker", "--transport", steers), ("coordd-worker", steers), (*relay, "--coordinator", steers),
-                                 (*relay, "--coordinator", "a:1", "--tls-ca", steers), (*relay, steers)):
+                                 (*relay, "--coordinator", "a:1", "--tls-ca", steers, "--tls-cert", steers, "--tls-key", steers),
+                                 (*relay, steers)):
             with self.subTest(name=name, arguments=arguments):
                 status, text = self.run_command(program(name), *arguments, environment=self.environment)
                 self.assertNotEqual(status, 0, text)
