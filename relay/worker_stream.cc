@@ -96,13 +96,11 @@ void WorkerStream::Look(absl::Time now) {
   std::string why;
   {
     MutexLock lock(&mu_);
-    if (writing_.has_value() && writing_->written != nullptr) {
-      const size_t written = writing_->written->load(std::memory_order_relaxed);
-      if (std::exchange(writing_->seen, written) != written) writing_->since = now;
-    }
-    if (!closing_.has_value() && writing_.has_value() && now - writing_->since >= patience_.takes) {
-      why = absl::StrCat("it has taken nothing for ", absl::FormatDuration(now - writing_->since),
-                         " of what it was sent, and has left ", DiscardOutboxLocked(), " unread");
+    if (!closing_.has_value() && writing_.has_value() &&
+        now - writing_->since >= patience_.ForMessage(writing_->bytes)) {
+      why = absl::StrCat("it has taken ", absl::FormatDuration(now - writing_->since),
+                         " and not read a message of ", writing_->bytes, " bytes, and has left ",
+                         DiscardOutboxLocked(), " unread behind it");
     }
   }
   if (!why.empty()) GiveUpOn(why);
@@ -135,8 +133,6 @@ void WorkerStream::LetGo() {
 void WorkerStream::WriteNext() {
   std::optional<absl::Status> end;
   const absl::Time now = clock_.Now();
-  std::shared_ptr<WorkerStream> self;
-  std::shared_ptr<WrittenBytes> written;
   {
     MutexLock lock(&mu_);
     if (writing_.has_value() || finished_) return;
@@ -144,13 +140,7 @@ void WorkerStream::WriteNext() {
       outgoing_ = std::move(outbox_.front());
       outbox_.pop_front();
       outbox_bytes_ -= outgoing_.Length();
-      writing_ = Writing{now};
-      if (outgoing_.Length() > kPieceBytes && begun_) {
-        self = self_;
-        written = std::make_shared<WrittenBytes>(0);
-        outgoing_ = InPieces(outgoing_, written);
-        writing_->written = written;
-      }
+      writing_ = Writing{now, outgoing_.Length()};
     } else if (closing_.has_value() && holds_ == 0) {
       finished_ = true;
       end = closing_->status;
@@ -158,18 +148,13 @@ void WorkerStream::WriteNext() {
       return;
     }
   }
-  // From here on another thread may be in OnWriteDone or OnDone: members are not touched any more,
-  // but for a long message.
+  // From here on another thread may be in OnWriteDone or OnDone: members are not touched any more.
   if (end.has_value()) {
     COORDD_TSAN_RELEASE(&finished_);
     Finish(ToGrpc(*end));
   } else {
     COORDD_TSAN_RELEASE(&outgoing_);
     StartWrite(&outgoing_);
-    if (written == nullptr) return;
-    // gRPC has its own hold on the pieces, and ours would keep them all to the end.
-    MutexLock lock(&mu_);
-    if (writing_.has_value() && writing_->written == written) outgoing_.Clear();
   }
 }
 
@@ -179,7 +164,6 @@ void WorkerStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(&mu_);
     writing_.reset();
-    begun_ = true;
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells
     reads = !closing_.has_value() && !IsLongLocked() && std::exchange(reads_later_, false);
   }
@@ -207,10 +191,6 @@ void WorkerStream::OnReadDone(bool ok) {
     TellEnd("");
     Close(absl::OkStatus());
     return;
-  }
-  {
-    MutexLock lock(&mu_);
-    begun_ = true;
   }
   std::string message = BytesOf(incoming_);
   incoming_.Clear();

@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "relay/message_pieces.h"
 #include "relay/relay_state.h"
 #include "relay/worker_patience.h"
 
@@ -94,14 +93,12 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   grpc_call* call_ ABSL_GUARDED_BY(mu_);   // until OnDone
   std::string name_ ABSL_GUARDED_BY(mu_);  // as its Join says; empty: none has come
   struct Writing {
-    absl::Time since;                                 // it began, or more of it was taken
-    std::shared_ptr<WrittenBytes> written = nullptr;  // of a long message
-    size_t seen = 0;                                  // of `written`, by the last look
+    absl::Time since;
+    size_t bytes;
   };
   std::optional<Writing> writing_ ABSL_GUARDED_BY(mu_);  // absent: nothing is written
   bool reads_later_ ABSL_GUARDED_BY(mu_) = false;        // when it has less unread
   int holds_ ABSL_GUARDED_BY(mu_) = 0;
-  bool begun_ ABSL_GUARDED_BY(mu_) = false;  // gRPC takes at once what it is to write
   bool end_told_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called: nothing may be started
   struct Closing {
