@@ -98,9 +98,9 @@ void WorkerStream::Look(absl::Time now) {
     MutexLock lock(&mu_);
     if (!closing_.has_value() && writing_.has_value() &&
         now - writing_->since >= patience_.ForMessage(writing_->bytes)) {
-      why = absl::StrCat("it has taken ", absl::FormatDuration(now - writing_->since),
-                         " and not read a message of ", writing_->bytes, " bytes, and has left ",
-                         DiscardOutboxLocked(), " unread behind it");
+      why = absl::StrCat("it has taken nothing for ", absl::FormatDuration(now - writing_->since),
+                         ", or too little, of a message of ", writing_->bytes,
+                         " bytes, and has left ", DiscardOutboxLocked(), " unread behind it");
     }
   }
   if (!why.empty()) GiveUpOn(why);
