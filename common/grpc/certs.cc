@@ -365,9 +365,9 @@ absl::Status ThereToBeRenewed(const std::string& directory, const std::string& s
     if (absl::EndsWith(name, ".crt") && name != "ca.crt") there.push_back(name);
   }
   std::sort(there.begin(), there.end());
-  return absl::NotFoundError(absl::StrCat(
-      cert, " is not there to be renewed; there is ",
-      there.empty() ? "none" : absl::StrJoin(there, ", "), "; without --renew it is made"));
+  return absl::NotFoundError(absl::StrCat(cert, " is not there to be renewed; there is ",
+                                          there.empty() ? "none" : absl::StrJoin(there, ", "),
+                                          "; without --renew it is made"));
 }
 
 }  // namespace

@@ -136,7 +136,8 @@ std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name) {
 Places PlacesApart(const GridOfRanks& grid, int32_t nodes) {
   const auto number = static_cast<uint32_t>(nodes);
   const int32_t fold = std::has_single_bit(number) ? 0 : 2;
-  const bool is_quick = DimensionSteps(grid) <= 2 * (std::bit_width(number) - 1) + fold;
+  const bool is_quick =
+      DimensionSteps(grid) <= 2 * (static_cast<int32_t>(std::bit_width(number)) - 1) + fold;
   return !grid.empty() && is_quick ? Places::kApartInGrid : Places::kApart;
 }
 

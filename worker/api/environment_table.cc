@@ -95,7 +95,8 @@ constexpr VariableRow kRows[] = {
      "workers, coordrun, Python",
      "coordd gives neighbouring ranks to nodes whose labels begin alike. Allreduces between nodes "
      "go inside the racks first, then between them, so that a rack's uplink carries the vector as "
-     "often as if one host sent it for all. `coordrun --racks` sets it; processes of ddlrun have it "
+     "often as if one host sent it for all. `coordrun --racks` sets it; processes of ddlrun have "
+     "it "
      "of `DDL_OPTIONS` and `DDL_HOST_LIST`."},
     {"COORDD_LAUNCH_ID", kPlace, "Name under which a launcher reports how this worker ends",
      "a text", kUnset, "workers, Python",

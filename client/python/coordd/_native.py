@@ -12,7 +12,7 @@ import time
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
-from coordd import _library
+from coordd import _library, _own_process
 from coordd._library import STATUS, STATUS_NAMES
 from coordd._names import wire_name
 from coordd._prepared_store import MAX_PREPARED
@@ -97,26 +97,13 @@ def launch(**options: OptionValue) -> Launch:
     return Launch(found.launcher.decode(errors="replace"), found.job.decode(errors="replace"), found.rank, found.size)
 
 
-_begun: List[int] = []  # the process that has joined a job first: this one, or one that this one was forked from
-
-
-def require_own_process() -> None:
-    """HorovodInternalError: this is a fork of a process that has joined a job. What gRPC has there is shared with its parent: a worker
-    here would end the parent's."""
-    if not _begun:
-        _begun.append(os.getpid())
-    elif _begun[0] != os.getpid():
-        raise CoorddError(f"process {os.getpid()} was forked from {_begun[0]}, which has joined a job, and cannot join one itself: "
-                          "expected a process that was started by spawn or forkserver, or forked before", "FAILED_PRECONDITION")
-
-
 class Worker:
     """This process as a member of a job. Thread-safe. Freed when nobody refers to it any more, so that a call that is
     still under way in another thread never meets a freed one."""
 
     def __init__(self, **options: OptionValue):
         """Joins and waits for the other members. `options` are members of coordd_options_t; texts are str."""
-        require_own_process()
+        _own_process.require()
         self._library = _library.library()
         self._pid = os.getpid()
         self.pointer = c_void_p()

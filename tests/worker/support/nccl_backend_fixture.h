@@ -76,6 +76,11 @@ class NcclBackendTest : public testing::Test {
     args.output = tensor.memory.span();
     return args;
   }
+  // Batches on the device at a time, over the stand-in.
+  static size_t MostEnqueued() {
+    return FakeNcclVersion() < NcclBackend::kVersionLooksOften ? NcclBackend::kMaxEnqueuedOfOld
+                                                               : NcclBackend::kMaxEnqueued;
+  }
   static absl::Status RunOne(Context& context, CollectiveArgs args) {
     std::optional<absl::Status> ended;
     const absl::Status launched = context.object.Launch(

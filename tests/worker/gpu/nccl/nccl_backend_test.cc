@@ -83,9 +83,7 @@ TEST_F(NcclBackendTest, ACallIsOnTheDeviceWhenItsLaunchReturns) {
 // kernel looks for the peer.
 TEST_F(NcclBackendTest, FewBatchesAreOnTheDeviceAtATime) {
   constexpr size_t kBatches = 3 * NcclBackend::kMaxEnqueued;
-  const size_t most = FakeNcclVersion() < NcclBackend::kVersionLooksOften
-                          ? NcclBackend::kMaxEnqueuedOfOld
-                          : NcclBackend::kMaxEnqueued;
+  const size_t most = MostEnqueued();
   std::atomic<bool> looked = false;
   RunTwo([&](Context& context) {
     Tensor tensor = NewTensor(context, 10, 1.0f);

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from coordd import _library, _native, _programs
+from coordd import _library, _native, _own_process, _programs
 from coordd.exceptions import CoorddError, InvalidArgumentError
 
 _READY_S = 30.0
@@ -27,7 +27,7 @@ _of_parents: "List[subprocess.Popen[bytes]]" = []
 def join(store, rank: int, size: int, timeout_s: float, recovers: bool) -> _native.Worker:
     """A worker of a job that is this group's. Collective: all members of the group. `recovers`: the others may go on without one that is
     lost. HorovodInternalError: coordd cannot be reached, or a member does not come."""
-    _native.require_own_process()  # before others count on this one
+    _own_process.require()  # before others count on this one
     turn = (store.add("coordd/members", 1) - 1) // size  # a store may serve groups of the same name one after the other
     store.set(f"coordd/{turn}/host/{rank}", _host())
     key = f"coordd/{turn}/place"
