@@ -34,4 +34,10 @@ absl::StatusOr<std::shared_ptr<const Caller>> CallerOf(const grpc::CallbackServe
   return connections.CallerAt(context.peer());
 }
 
+std::string AccountOf(const Caller& caller) {
+  // Without the port, which is another one each time.
+  return caller.identity == WithoutTls() ? caller.peer.substr(0, caller.peer.rfind(':'))
+                                         : ToString(caller.identity);
+}
+
 }  // namespace coordd

@@ -26,4 +26,8 @@ absl::StatusOr<std::shared_ptr<const Caller>> MakeCaller(const std::string& peer
 absl::StatusOr<std::shared_ptr<const Caller>> CallerOf(const grpc::CallbackServerContext& context,
                                                        const ConnectionTable& connections);
 
+// Against whose bounds it counts, however many connections he has: the name of a certificate, or
+// without TLS an address.
+std::string AccountOf(const Caller& caller);
+
 }  // namespace coordd

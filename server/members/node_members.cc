@@ -38,7 +38,7 @@ absl::Status NodeMembers::TakeHello(const v1::NodeMessages& batch) {
   return absl::OkStatus();
 }
 
-absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Inbound>& in,
+absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Heard>& in,
                                std::vector<std::pair<int32_t, absl::Status>>& refused) {
   COORDD_RETURN_IF_ERROR(TakeHello(batch));
   ended_.clear();
@@ -51,29 +51,30 @@ absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Inboun
       continue;
     }
     v1::WorkerMessage said;
+    const size_t bytes = message.message().size();
+    absl::StatusOr<size_t> taken;
+    if (said.ParseFromString(message.message())) taken = CheckSpace(said, bytes);
     // Not the relay's fault, but a member's: the state tells it that it has said nothing.
-    if (!said.ParseFromString(message.message()) ||
-        !CheckSpace(said, message.message().size()).ok()) {
-      said.Clear();
-    }
-    space += said.SpaceUsedLong();
+    if (!taken.ok()) said.Clear();
+    space += taken.value_or(0);
     if (space > kMaxSpacePerBatch)
       return Wrong(absl::StrCat("words that take more than ", kMaxSpacePerBatch >> 20,
                                 " MiB of memory at once"));
     COORDD_RETURN_IF_ERROR(Add(message, said, refused));
     std::vector<SessionRange> from = RangesOf(message);
     if (from.empty()) continue;
+    Heard& heard = in.emplace_back(Heard{.in = {}, .bytes = bytes, .space = taken.value_or(0)});
     if (from.size() == 1 && from[0].count == 1) {
-      in.push_back(SessionMessage{from[0].first, std::move(said)});
+      heard.in = SessionMessage{from[0].first, std::move(said)};
     } else {
-      in.push_back(SharedMessage{std::move(from),
-                                 std::make_shared<const v1::WorkerMessage>(std::move(said))});
+      heard.in = SharedMessage{std::move(from),
+                               std::make_shared<const v1::WorkerMessage>(std::move(said))};
     }
   }
   return absl::OkStatus();
 }
 
-void NodeMembers::End(const v1::NodeMessage& message, std::vector<Inbound>& in) {
+void NodeMembers::End(const v1::NodeMessage& message, std::vector<Heard>& in) {
   const std::string detail = OneLine(Truncated(message.end().detail(), kMaxDetailBytes));
   ForEachMember(message.members(), [&](int32_t member) {
     const auto it = open_.find(member);
@@ -81,7 +82,7 @@ void NodeMembers::End(const v1::NodeMessage& message, std::vector<Inbound>& in) 
       --refused_;
     } else {
       ended_.push_back(IdOf(member));
-      in.push_back(SessionEnded{ended_.back(), detail});
+      in.push_back({.in = SessionEnded{ended_.back(), detail}});
     }
     open_.erase(it);
     ++changes_;

@@ -15,6 +15,14 @@
 
 namespace coordd {
 
+// What a message of a stream says, to be told to the state.
+struct Heard {
+  Inbound in;
+  // Of the message, however many say it; 0: none was sent for it.
+  size_t bytes = 0;  // on the wire
+  size_t space = 0;  // of memory
+};
+
 // PURE, not thread-safe. One for each node session. To coordd's state each member is a session of
 // its own: what differs is how its words came here.
 class NodeMembers {
@@ -36,7 +44,7 @@ class NodeMembers {
   // What the batch says, to be told to the state. INVALID_ARGUMENT: the relay broke the protocol
   // behind what is in `in`. `refused`: members that may not be here, and why; what they say further
   // is dropped.
-  absl::Status Take(const v1::NodeMessages& batch, std::vector<Inbound>& in,
+  absl::Status Take(const v1::NodeMessages& batch, std::vector<Heard>& in,
                     std::vector<std::pair<int32_t, absl::Status>>& refused);
   // The members whose end had not been said before the last batch: the state may have heard of it,
   // or not.
@@ -62,7 +70,7 @@ class NodeMembers {
 
   absl::Status TakeHello(const v1::NodeMessages& batch);
   absl::Status CheckRuns(const v1::NodeMessage& message, int64_t& words) const;
-  void End(const v1::NodeMessage& message, std::vector<Inbound>& in);
+  void End(const v1::NodeMessage& message, std::vector<Heard>& in);
   absl::Status Add(const v1::NodeMessage& message, const v1::WorkerMessage& said,
                    std::vector<std::pair<int32_t, absl::Status>>& refused);
   std::vector<SessionRange> RangesOf(const v1::NodeMessage& message) const;

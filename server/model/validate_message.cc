@@ -341,11 +341,11 @@ std::string Truncated(absl::string_view text, size_t bytes) {
   return std::string(text.substr(0, bytes));
 }
 
-absl::Status CheckSpace(const google::protobuf::Message& message, size_t bytes) {
+absl::StatusOr<size_t> CheckSpace(const google::protobuf::Message& message, size_t bytes) {
   // A byte takes fourteen where tensors have names of a letter.
   constexpr size_t kFree = 64 << 10, kMostOfAByte = 20;
   const size_t space = message.SpaceUsedLong();
-  if (space <= kFree + kMostOfAByte * bytes) return absl::OkStatus();
+  if (space <= kFree + kMostOfAByte * bytes) return space;
   return absl::InvalidArgumentError(
       absl::StrCat("a message of ", bytes, " bytes takes ", space,
                    " bytes of memory: thousands of its parts have nothing in them"));

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
@@ -35,9 +36,10 @@ absl::Status ValidateDismiss(const v1::DismissRequest& request);
 
 absl::Status ValidateJobName(absl::string_view name);
 
-// INVALID_ARGUMENT: a message of `bytes` takes so much more memory than any that says something:
-// it has thousands of parts with nothing in them, of which each is two bytes on the wire.
-absl::Status CheckSpace(const google::protobuf::Message& message, size_t bytes);
+// The bytes of memory that a message of `bytes` on the wire takes. INVALID_ARGUMENT: so much more
+// than any that says something: it has thousands of parts with nothing in them, of which each is
+// two bytes on the wire.
+absl::StatusOr<size_t> CheckSpace(const google::protobuf::Message& message, size_t bytes);
 
 // The first `bytes` of `text` at most, never half a UTF-8 character.
 std::string Truncated(absl::string_view text, size_t bytes);

@@ -5,15 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
+#include "server/door/caller.h"
 
 namespace coordd {
 namespace {
-
-std::string NameOf(const Caller& caller) {
-  // Without the port, which is another one each time.
-  return caller.identity == WithoutTls() ? caller.peer.substr(0, caller.peer.rfind(':'))
-                                         : ToString(caller.identity);
-}
 
 // False: there are as many as may be.
 bool Take(std::atomic<int64_t>& held, int64_t bytes, int64_t most) {
@@ -64,7 +59,7 @@ std::shared_ptr<CallerShares::Share> CallerShares::Of(const Caller& caller) {
     });
     sweep_at_ = 4096 + 2 * shares_.size();
   }
-  std::shared_ptr<Share>& share = shares_[NameOf(caller)];
+  std::shared_ptr<Share>& share = shares_[AccountOf(caller)];
   if (share == nullptr) share = std::make_shared<Share>(now);
   return share;
 }
@@ -77,7 +72,7 @@ absl::Status CallerShares::InTurn(const Caller& caller, absl::FunctionRef<void()
     share->Give(begun);
     if (share->turns <= absl::ZeroDuration()) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          NameOf(caller), " has asked for more of coordd's time than its share, ",
+          AccountOf(caller), " has asked for more of coordd's time than its share, ",
           100 * kTurnsPerSecond, " %: try again in ",
           DurationText(absl::Ceil(-share->turns / kTurnsPerSecond, absl::Milliseconds(1)) +
                        absl::Milliseconds(1))));
@@ -97,7 +92,7 @@ absl::StatusOr<CallerShares::AnswerBytes> CallerShares::HoldAnswer(const Caller&
   std::shared_ptr<Share> share = Of(caller);
   if (!Take(share->answer_bytes, bytes, kAnswerBytes)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(NameOf(caller), " has not read ", kAnswerBytes >> 20,
+        absl::StrCat(AccountOf(caller), " has not read ", kAnswerBytes >> 20,
                      " MiB of what it was answered: an answer of ", bytes, " bytes is left out"));
   }
   if (!Take(all_->answer_bytes, bytes, kAllAnswerBytes)) {

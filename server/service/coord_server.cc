@@ -69,7 +69,7 @@ class GrpcCoordServer final : public CoordServer {
             *state_.store, clock, metrics_,
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
         sessions_(clock, read_bytes_, connections_, coordinator_.inbox(), metrics_, audit_,
-                  options.any_metrics_address),
+                  {.any_metrics_address = options.any_metrics_address}),
         store_(read_bytes_, connections_, shares_, coordinator_.inbox(), metrics_, audit_),
         admin_(read_bytes_, connections_, shares_, coordinator_.inbox(), coordinator_.events(),
                audit_, [this](v1::ServerState* state) { Complete(state); }) {}

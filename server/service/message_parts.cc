@@ -15,10 +15,9 @@ constexpr size_t kTensorBytes = 32;
 // Of memory a byte on the wire takes so many when it is read, where tensors have long names.
 constexpr size_t kUsualSpace = 4;
 
-size_t CostOf(const v1::WorkerMessage& message) {
+size_t CostOf(const v1::WorkerMessage& message, const Heard& heard) {
   const auto tensors = static_cast<size_t>(message.tensors_ready().tensors_size());
-  return kWordBytes + std::max({message.ByteSizeLong(), tensors * kTensorBytes,
-                                message.SpaceUsedLong() / kUsualSpace});
+  return kWordBytes + std::max({heard.bytes, tensors * kTensorBytes, heard.space / kUsualSpace});
 }
 
 // Puts what is told into parts, one after the other.
@@ -26,19 +25,19 @@ class Parts {
  public:
   Parts(SessionId stream, size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  void Add(Inbound one) {
-    if (auto* const shared = std::get_if<SharedMessage>(&one)) {
-      AddShared(*shared);
-    } else if (const auto* said = std::get_if<SessionMessage>(&one)) {
-      const size_t cost = CostOf(said->message);
+  void Add(Heard one) {
+    if (auto* const shared = std::get_if<SharedMessage>(&one.in)) {
+      AddShared(*shared, CostOf(*shared->message, one));
+    } else if (const auto* said = std::get_if<SessionMessage>(&one.in)) {
+      const size_t cost = CostOf(said->message, one);
       MakeRoom(cost);
       Count(said->message, 1, cost);
-      told_.push_back(std::move(one));
+      told_.push_back(std::move(one.in));
     } else {
       MakeRoom(kWordBytes);
       cost_ += kWordBytes;
       report_.is_nothing_else = false;
-      told_.push_back(std::move(one));
+      told_.push_back(std::move(one.in));
     }
   }
 
@@ -49,8 +48,7 @@ class Parts {
 
  private:
   // As many members in a part as there is room for.
-  void AddShared(SharedMessage& shared) {
-    const size_t cost = CostOf(*shared.message);
+  void AddShared(SharedMessage& shared, size_t cost) {
     std::vector<SessionRange> from;
     const auto flush = [&] {
       if (from.empty()) return;
@@ -105,9 +103,9 @@ class Parts {
 
 }  // namespace
 
-std::vector<MessagePart> PartsOf(SessionId stream, std::vector<Inbound> in, size_t bytes) {
+std::vector<MessagePart> PartsOf(SessionId stream, std::vector<Heard> in, size_t bytes) {
   Parts parts(stream, bytes);
-  for (Inbound& one : in) parts.Add(std::move(one));
+  for (Heard& one : in) parts.Add(std::move(one));
   return parts.Take();
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/generation/wake_rule.h"
+#include "server/members/node_members.h"
 #include "server/service/inbox.h"
 #include "server/service/waiting_line.h"
 
@@ -18,6 +19,6 @@ struct MessagePart {
 
 // PURE. Copies refer to what is told, and do not copy it. A part costs at most Inbox::kTurnCost,
 // but for what one member alone says. At least one part; in order. `bytes`: of all on the wire.
-std::vector<MessagePart> PartsOf(SessionId stream, std::vector<Inbound> in, size_t bytes);
+std::vector<MessagePart> PartsOf(SessionId stream, std::vector<Heard> in, size_t bytes);
 
 }  // namespace coordd

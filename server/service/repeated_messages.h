@@ -15,6 +15,7 @@ namespace coordd {
 // What a message on a stream says, in parts (message_parts.h).
 struct ParsedMessage {
   std::vector<MessagePart> parts;
+  size_t space = 0;        // of memory, at most; 0: hardly any
   bool may_repeat = true;  // it means the same whenever it is said, while the members are the same
 };
 

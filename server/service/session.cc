@@ -27,6 +27,11 @@ OutboxBounds BoundsOf(Session::Kind kind) {
   return bounds;
 }
 
+// What Session::NewBody counts by itself.
+size_t CountedOf(const grpc::Slice& body) {
+  return body.size() > Session::kCopiedBytes ? body.size() : 0;
+}
+
 absl::string_view TextOf(const grpc::Slice& bytes) {
   return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
 }
@@ -34,14 +39,14 @@ absl::string_view TextOf(const grpc::Slice& bytes) {
 }  // namespace
 
 Session::Session(Kind kind, SessionId id, Stream stream, Inbox& inbox, ServerMetrics& metrics,
-                 std::function<void(SessionId)> on_done)
+                 Calls calls)
     : kind_(kind),
       id_(id),
-      on_done_(std::move(on_done)),
+      calls_(std::move(calls)),
       stream_(std::move(stream)),
       inbox_(inbox),
       metrics_(metrics),
-      outbox_(BoundsOf(kind)),
+      outbox_(BoundsOf(kind), stream_.unread),
       members_(ToInt(id)) {}
 
 void Session::Begin(std::shared_ptr<Session> self) {
@@ -57,21 +62,28 @@ void Session::Begin(std::shared_ptr<Session> self) {
   ReadNext();
 }
 
-bool Session::Send(const grpc::Slice& body) {
+grpc::Slice Session::NewBody(size_t bytes) const {
+  // A small one is copied for each of those who get it.
+  return bytes > kCopiedBytes && stream_.unread != nullptr ? stream_.unread->NewSlice(bytes)
+                                                           : grpc::Slice(bytes);
+}
+
+void Session::Send(const grpc::Slice& body) {
   bool taken = true, begins = false;
   {
     MutexLock lock(&mu_);
-    if (close_status_.has_value()) return true;
+    if (close_status_.has_value()) return;
     const grpc::Slice parts[] = {body, grpc::Slice(SequenceField(sequence_ + 1))};
     begins = output_ == Output::kIdle && outbox_.empty();
-    if (begins) {
-      outgoing_ = grpc::ByteBuffer(parts, 2);
-      output_ = Output::kWriting;
-    } else {
-      taken = QueueLocked(grpc::ByteBuffer(parts, 2));
-    }
+    taken = QueueLocked(grpc::ByteBuffer(parts, 2), CountedOf(body));
     if (taken) ++sequence_;
+    begins = begins && taken;
+    if (begins) {
+      outgoing_ = outbox_.Take();
+      output_ = Output::kWriting;
+    }
   }
+  if (!taken) calls_.full(*this);
   // From here on another thread may be in OnWriteDone: members are not touched any more.
   if (begins) {
     COORDD_TSAN_RELEASE(&outgoing_);
@@ -79,7 +91,6 @@ bool Session::Send(const grpc::Slice& body) {
   } else {
     WriteNext();
   }
-  return taken;
 }
 
 Session::Framed Session::FrameFor(const MemberRuns& members, const grpc::Slice& message) {
@@ -110,33 +121,41 @@ Session::Framed Session::FrameFor(const MemberRuns& members, const grpc::Slice& 
   return framed;
 }
 
-bool Session::SendTo(const Framed& message) {
+void Session::SendTo(const Framed& message) {
   const grpc::Slice parts[] = {message.head, message.rest};
   grpc::ByteBuffer bytes(parts, message.rest.size() > 0 ? 2 : 1);
-  MutexLock lock(&mu_);
-  return close_status_.has_value() || QueueLocked(std::move(bytes));
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value() || QueueLocked(std::move(bytes), CountedOf(message.rest))) return;
+  }
+  calls_.full(*this);
 }
 
-bool Session::CloseMembers(const MemberRuns& members, const absl::Status& status) {
+void Session::CloseMembers(const MemberRuns& members, const absl::Status& status) {
   v1::NodeReplies replies;
   v1::NodeReply& reply = *replies.add_replies();
   *reply.mutable_members() = members;
   reply.mutable_close()->set_code(status.raw_code());
   reply.mutable_close()->set_message(std::string(status.message()));
   const grpc::Slice slice(replies.SerializeAsString());
-  MutexLock lock(&mu_);
-  return close_status_.has_value() || QueueLocked(grpc::ByteBuffer(&slice, 1));
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value() || QueueLocked(grpc::ByteBuffer(&slice, 1), 0)) return;
+  }
+  calls_.full(*this);
 }
 
-bool Session::QueueLocked(grpc::ByteBuffer message) {
-  if (outbox_.Add(std::move(message))) return true;
-  const OutboxBounds& bounds = outbox_.bounds();
+bool Session::QueueLocked(grpc::ByteBuffer message, size_t counted) {
+  if (outbox_.Add(std::move(message), counted)) return true;
+  CloseAsFullLocked();
+  return false;
+}
+
+void Session::CloseAsFullLocked() {
   close_status_ = absl::ResourceExhaustedError(
-      absl::StrCat(kind_ == Kind::kNode ? "the relay" : "the worker", " has left ", bounds.messages,
-                   " messages or ", bounds.bytes >> 20, " MiB unread"));
+      absl::StrCat(kind_ == Kind::kNode ? "the relay " : "the worker ", outbox_.WhyFull()));
   // What is queued is of no use to it without the rest.
   DiscardOutboxLocked();
-  return false;
 }
 
 void Session::DiscardOutboxLocked() {
@@ -166,6 +185,11 @@ void Session::Break() {
 bool Session::joined() const {
   MutexLock lock(&mu_);
   return known_ != Known::kNobody;
+}
+
+absl::Status Session::CloseStatus() const {
+  MutexLock lock(&mu_);
+  return close_status_.value_or(absl::OkStatus());
 }
 
 bool Session::closing() const {
@@ -223,6 +247,7 @@ void Session::OnWriteDone(bool ok) {
   {
     MutexLock lock(&mu_);
     if (output_ == Output::kWriting) output_ = Output::kIdle;
+    outbox_.Written();
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
     reads = !close_status_.has_value() && outbox_.LetsReaderGo();
     if (reads) ++holds_;
@@ -233,12 +258,19 @@ void Session::OnWriteDone(bool ok) {
 }
 
 bool Session::HoldToGoOn() {
-  MutexLock lock(&mu_);
-  if (close_status_.has_value() || output_ == Output::kFinished) return false;
-  // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
-  if (outbox_.HoldsReaderUp()) return false;
-  ++holds_;
-  return true;
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value() || output_ == Output::kFinished) return false;
+    // Of what it is answered nothing is lost, if it reads: but it is answered no faster than that.
+    if (!outbox_.HoldsReaderUp()) {
+      ++holds_;
+      return true;
+    }
+    if (outbox_.KeepsToo(held_.parts.empty() ? 0 : held_.space)) return false;
+    CloseAsFullLocked();
+  }
+  calls_.full(*this);
+  return false;
 }
 
 void Session::ReadNext() {
@@ -246,12 +278,14 @@ void Session::ReadNext() {
 }
 
 void Session::StartNextRead() {
+  // Until here what was read has waited, and is its connection's backlog.
+  if (const size_t bytes = std::exchange(held_.bytes, 0); bytes > 0) stream_.read.Add(bytes);
   COORDD_TSAN_RELEASE(&incoming_);
   StartRead(&incoming_);
 }
 
 void Session::GoOnAndLetGo() {
-  if (held_.empty()) {
+  if (held_.parts.empty()) {
     StartNextRead();
   } else {
     OfferHeld(/*has_waited=*/false);
@@ -261,7 +295,6 @@ void Session::GoOnAndLetGo() {
 
 void Session::OnReadDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&incoming_);
-  if (ok) stream_.read.Add(incoming_.Length());
   if (ok) {
     Take();
   } else {
@@ -289,7 +322,7 @@ void Session::Read(bool has_waited) {
   const size_t size = incoming_.Length();
   const ParsedMessage* known = is_small ? repeated_.Find(TextOf(bytes)) : nullptr;
   if (known != nullptr) {
-    held_.assign(known->parts.begin(), known->parts.end());
+    held_ = {.parts = {known->parts.begin(), known->parts.end()}, .bytes = size};
   } else {
     absl::StatusOr<ParsedMessage> parsed = Parse(size);
     if (!parsed.ok()) {
@@ -299,8 +332,10 @@ void Session::Read(bool has_waited) {
       return;
     }
     if (is_small) repeated_.Remember(TextOf(bytes), *parsed);
-    held_.assign(std::make_move_iterator(parsed->parts.begin()),
-                 std::make_move_iterator(parsed->parts.end()));
+    held_ = {.parts = {std::make_move_iterator(parsed->parts.begin()),
+                       std::make_move_iterator(parsed->parts.end())},
+             .bytes = size,
+             .space = parsed->space};
   }
   incoming_.Clear();
   metrics_.OnMessageReceived();
@@ -317,7 +352,7 @@ absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
       return absl::InvalidArgumentError(
           "what was sent cannot be parsed as a message coordd.v1.NodeMessages");
     }
-    COORDD_RETURN_IF_ERROR(CheckSpace(batch, bytes));
+    COORDD_RETURN_IF_ERROR(CheckSpace(batch, bytes).status());
     return TakeNodeMessages(batch, bytes);
   }
   SessionMessage in{.session = id_, .message = {}};
@@ -325,15 +360,15 @@ absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
-  COORDD_RETURN_IF_ERROR(CheckSpace(in.message, bytes));
+  COORDD_ASSIGN_OR_RETURN(const size_t space, CheckSpace(in.message, bytes));
   if (in.message.has_join()) {
     in.caller = stream_.caller;
     stream_.metrics_addresses.Apply(stream_.caller->peer, *in.message.mutable_join());
     stream_.job = std::hash<std::string>()(in.message.join().job());
   }
-  std::vector<Inbound> alone;
-  alone.push_back(std::move(in));
-  ParsedMessage parsed{.parts = PartsOf(id_, std::move(alone), bytes)};
+  std::vector<Heard> alone;
+  alone.push_back({.in = std::move(in), .bytes = bytes, .space = space});
+  ParsedMessage parsed{.parts = PartsOf(id_, std::move(alone), bytes), .space = space};
   MutexLock lock(&mu_);
   if (known_ == Known::kNobody) known_ = Known::kJoined;
   return parsed;
@@ -354,7 +389,7 @@ absl::Status Session::MayGreet(const v1::NodeMessages& batch) {
 absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& batch,
                                                         size_t bytes) {
   COORDD_RETURN_IF_ERROR(MayGreet(batch));
-  std::vector<Inbound> in;
+  std::vector<Heard> in;
   std::vector<std::pair<int32_t, absl::Status>> refused;
   absl::Status status;
   int64_t opened = 0;
@@ -370,11 +405,13 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
   }
   metrics_.AddSessions(opened);
   if (!status.ok()) return status;
-  for (Inbound& one : in) {
-    if (const auto* shared = std::get_if<SharedMessage>(&one);
+  size_t space = 0;
+  for (Heard& one : in) {
+    space += one.space;
+    if (const auto* shared = std::get_if<SharedMessage>(&one.in);
         shared != nullptr && shared->message->has_join())
       return absl::InvalidArgumentError("a relay broke the protocol: a Join of several members");
-    auto* const said = std::get_if<SessionMessage>(&one);
+    auto* const said = std::get_if<SessionMessage>(&one.in);
     if (said == nullptr || !said->message.has_join()) continue;
     said->caller = stream_.caller;
     stream_.metrics_addresses.Apply(stream_.caller->peer, *said->message.mutable_join());
@@ -385,22 +422,24 @@ absl::StatusOr<ParsedMessage> Session::TakeNodeMessages(const v1::NodeMessages& 
     CloseMembers(runs, why);
   }
   if (!refused.empty()) Flush();
-  return ParsedMessage{.parts = PartsOf(id_, std::move(in), bytes), .may_repeat = may_repeat};
+  return ParsedMessage{
+      .parts = PartsOf(id_, std::move(in), bytes), .space = space, .may_repeat = may_repeat};
 }
 
 bool Session::OfferPart(bool has_waited) {
   // Held, so that the end of the session cannot be reported before this message.
   if (!Hold()) return true;
-  const MessagePart& part = held_.front();
+  const MessagePart& part = held_.parts.front();
   const Inbox::Arrival arrival{.size = part.size, .has_waited = has_waited};
   Inbox::Item item(part.in);
   const bool taken = part.report.words > 0 ? inbox_.Offer(std::move(item), arrival, part.report)
                                            : inbox_.Offer(std::move(item), arrival);
   LetGo();
   if (taken) {
-    held_.pop_front();
+    held_.parts.pop_front();
+    held_.has_begun = true;
   } else {
-    WaitForRoom(held_.front().size);
+    WaitForRoom(held_.parts.front().size);
   }
   return taken;
 }
@@ -409,7 +448,7 @@ void Session::OfferHeld(bool has_waited) {
   while (OfferPart(std::exchange(has_waited, false))) {
     // From here on, if it returns, another thread may have the read turn.
     if (!HoldToGoOn()) return;
-    if (held_.empty()) {
+    if (held_.parts.empty()) {
       StartNextRead();
       LetGo();
       return;
@@ -429,15 +468,19 @@ void Session::WaitForRoom(const MessageSize& size) {
   metrics_.OnReadWithheld();
   auto resume = [self] {
     if (self->closing() || !self->Hold()) return;
-    if (self->held_.empty()) {
+    if (self->held_.parts.empty()) {
       self->Read(/*has_waited=*/true);
     } else {
       self->OfferHeld(/*has_waited=*/true);
     }
     self->LetGo();
   };
-  if (!inbox_.WaitForRoom({.job = stream_.job, .size = size, .resume = std::move(resume)}))
-    Close(absl::UnavailableError("coordd is stopping"));
+  WaitingLine::Place place{.account = stream_.account,
+                           .job = stream_.job,
+                           .size = size,
+                           .has_begun = !held_.parts.empty() && held_.has_begun,
+                           .resume = std::move(resume)};
+  if (!inbox_.WaitForRoom(std::move(place))) Close(absl::UnavailableError("coordd is stopping"));
 }
 
 std::optional<Inbound> Session::EndLocked(const std::string& detail) {
@@ -481,7 +524,7 @@ void Session::OnDone() {
   } else {
     metrics_.AddSessions(-1);
   }
-  on_done_(id_);
+  calls_.done(id_);
   COORDD_TSAN_RELEASE(&metrics_);  // the server's Shutdown waits for this callback
   // `self` goes last; whoever else still holds this finds it finished.
 }

@@ -25,6 +25,7 @@
 #include "server/service/metrics_address_rule.h"
 #include "server/service/repeated_messages.h"
 #include "server/service/session_outbox.h"
+#include "server/service/unread_answers.h"
 
 namespace coordd {
 
@@ -48,33 +49,43 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
     std::shared_ptr<const Caller> caller;
     AuditLog& audit;
     MetricsAddressRule& metrics_addresses;
+    // Null where `caller` is.
+    std::shared_ptr<UnreadAnswers::OfOne> unread;
+    uint64_t account = 0;  // stands for AccountOf(*caller)
     // Stands for the job that its first message names. Touched by whoever has the read turn.
     uint64_t job = 0;
   };
 
-  // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
-  // its number among all sessions.
+  struct Calls {
+    std::function<void(SessionId)> done;  // gRPC has let go of the stream
+    // It is closing because of what it has not read.
+    std::function<void(const Session& session)> full;
+  };
+
+  // Of a node session `id` is its number among all sessions.
   Session(Kind kind, SessionId id, Stream stream, Inbox& inbox, ServerMetrics& metrics,
-          std::function<void(SessionId)> on_done);
+          Calls calls);
 
   // Begins to read; `self` keeps it until OnDone.
   void Begin(std::shared_ptr<Session> self);
 
   // Queues a serialised CoordinatorMessage without `sequence` under the session's next one. Slices
-  // share their bytes, so one serialisation serves all receivers. False: the outbox is full, and
-  // the session is closing because of that. After Close it does nothing.
-  bool Send(const grpc::Slice& body);
+  // share their bytes, so one serialisation serves all receivers (NewBody). Where there is no room
+  // the session is closing because of that (Calls::full). After Close it does nothing.
+  void Send(const grpc::Slice& body);
+  // Memory for a message to this session, and to others.
+  grpc::Slice NewBody(size_t bytes) const;
   // A message of a node session to some of its members. It is written at Flush, with all that is
   // queued. Several nodes may share what is sent.
   struct Framed {
     grpc::Slice head;  // all of it, unless the message is large
     grpc::Slice rest = {};
   };
-  bool SendTo(const Framed& message);
+  void SendTo(const Framed& message);
   // The message as a NodeReplies with this one reply, to these members.
   static Framed FrameFor(const MemberRuns& members, const grpc::Slice& message);
   // Ends these members' streams, after what was sent before.
-  bool CloseMembers(const MemberRuns& members, const absl::Status& status);
+  void CloseMembers(const MemberRuns& members, const absl::Status& status);
   void Flush() { WriteNext(); }
 
   // Ends the stream with `status` after what was sent before. The first call counts.
@@ -89,11 +100,23 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::string owner() const {
     return stream_.caller == nullptr ? std::string() : ToString(stream_.caller->identity);
   }
+  // For people; empty as owner().
+  std::string caller() const {
+    return stream_.caller == nullptr ? std::string() : CallerText(*stream_.caller);
+  }
+  // What Close was called with, or why it is closing; OK while it is not.
+  absl::Status CloseStatus() const;
   // Whether a message has come, and whether Close was called.
   bool joined() const;
   bool closing() const;
 
  private:
+  struct HeldMessage {
+    std::deque<MessagePart> parts;
+    size_t bytes = 0;        // on the wire
+    size_t space = 0;        // of memory
+    bool has_begun = false;  // a part was taken
+  };
   // What gRPC does for it. kFinished: Finish was called, and nothing may be started.
   enum class Output { kIdle, kWriting, kFinished };
   // To the state: it hears of a session's end once, and only of one that it knows.
@@ -104,7 +127,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void OnDone() override;
 
   // False: there is no room, and the session is closing because of that.
-  bool QueueLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool QueueLocked(grpc::ByteBuffer message, size_t counted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CloseAsFullLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reads what has come, if it is small or there is room for it; otherwise when its turn comes.
   void Take();
   // Parses it, unless it is what was read before.
@@ -137,7 +161,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // Constant after construction.
   const Kind kind_;
   const SessionId id_;
-  const std::function<void(SessionId)> on_done_;
+  const Calls calls_;
   Stream stream_;
 
   // Thread-safe by itself.
@@ -148,7 +172,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   grpc::ByteBuffer incoming_;
   v1::NodeMessages batch_;  // its memory serves the next one
   RepeatedMessages repeated_;
-  std::deque<MessagePart> held_;  // parsed, not yet taken by the inbox
+  HeldMessage held_;  // parsed, not yet taken by the inbox
 
   // Touched by whoever has the write turn (Output::kWriting).
   grpc::ByteBuffer outgoing_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "server/door/caller.h"
 
 namespace coordd {
@@ -26,14 +27,15 @@ MemberRuns RunsOf(std::vector<int32_t>::iterator begin, std::vector<int32_t>::it
 
 SessionService::SessionService(Clock& clock, ReadBytes& read, const ConnectionTable& connections,
                                Inbox& inbox, ServerMetrics& metrics, AuditLog& audit,
-                               bool any_metrics_address)
+                               const Options& options)
     : clock_(clock),
       read_(read),
       connections_(connections),
       inbox_(inbox),
       metrics_(metrics),
       audit_(audit),
-      metrics_addresses_(any_metrics_address, clock) {}
+      metrics_addresses_(options.any_metrics_address, clock),
+      unread_(options.unread) {}
 
 SessionService::Reactor* SessionService::Session(grpc::CallbackServerContext* context) {
   return Open(/*of_node=*/false, context);
@@ -47,7 +49,6 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   const absl::Time deadline = clock_.Now() + kTimeout;
   const auto kind = of_node ? WorkerSession::Kind::kNode : WorkerSession::Kind::kWorker;
   std::shared_ptr<WorkerSession> session;
-  ReadBytes::Counter read = read_.Of(context->peer());
   auto caller = CallerOf(*context, connections_);
   if (caller.ok() && of_node) {
     auto relay = std::make_shared<Caller>(**caller);
@@ -61,10 +62,9 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
     if (refuse.ok()) refuse = HasRoomLocked((*caller)->identity);
     const SessionId id{++last_id_};
     session = std::make_shared<WorkerSession>(
-        kind, id,
-        WorkerSession::Stream{context, std::move(read), caller.value_or(nullptr), audit_,
-                              metrics_addresses_},
-        inbox_, metrics_, [this](SessionId gone) { Forget(gone); });
+        kind, id, StreamOf(context, caller.value_or(nullptr)), inbox_, metrics_,
+        WorkerSession::Calls{.done = [this](SessionId gone) { Forget(gone); },
+                             .full = [this](const WorkerSession& session) { NoteFull(session); }});
     sessions_.emplace(id, session);
     ++of_identity_[session->owner()];
     node_sessions_ += of_node ? 1 : 0;
@@ -74,6 +74,20 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   if (!refuse.ok()) session->Close(refuse);
   inbox_.Wake();  // there is a new deadline
   return session.get();
+}
+
+WorkerSession::Stream SessionService::StreamOf(grpc::CallbackServerContext* context,
+                                               std::shared_ptr<const Caller> caller) {
+  WorkerSession::Stream stream{.context = context,
+                               .read = read_.Of(context->peer()),
+                               .caller = std::move(caller),
+                               .audit = audit_,
+                               .metrics_addresses = metrics_addresses_,
+                               .unread = nullptr};
+  if (stream.caller == nullptr) return stream;
+  stream.unread = unread_.Of(*stream.caller);
+  stream.account = std::hash<std::string>()(AccountOf(*stream.caller));
+  return stream;
 }
 
 absl::Status SessionService::HasRoomLocked(const Identity& who) {
@@ -131,18 +145,17 @@ void SessionService::CarryOut(const Deliver& deliver) {
     members.push_back(NodeMembers::MemberOf(id));
     receivers.back().end = at + 1;
   }
-  bool any = false;
+  WorkerSession* any = nullptr;
   {
     MutexLock lock(&mu_);
     for (Receivers& one : receivers) {
       const auto found = sessions_.find(one.carrier);
       if (found != sessions_.end()) one.session = found->second;
-      any = any || one.session != nullptr;
+      if (one.session != nullptr) any = one.session.get();
     }
   }
-  if (!any) return;
-  const size_t size = deliver.message->ByteSizeLong();
-  const grpc::Slice body(size);
+  if (any == nullptr) return;
+  const grpc::Slice body = any->NewBody(deliver.message->ByteSizeLong());
   // A slice is immutable to its readers; this one has none yet.
   deliver.message->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(body.begin()));
   // Nodes of one size, whose workers came in order, have the same members.
@@ -156,9 +169,12 @@ void SessionService::CarryOut(const Deliver& deliver) {
       before.assign(begin, end);
       framed = WorkerSession::FrameFor(RunsOf(begin, end), body);
     }
-    const bool taken = is_node ? one.session->SendTo(framed) : one.session->Send(body);
-    if (!taken) NoteFull(*one.session);
-    if (is_node) FlushLater(std::move(one.session));
+    if (!is_node) {
+      one.session->Send(body);
+      continue;
+    }
+    one.session->SendTo(framed);
+    FlushLater(std::move(one.session));
   }
 }
 
@@ -169,6 +185,14 @@ void SessionService::FlushLater(std::shared_ptr<WorkerSession> session) {
 void SessionService::NoteFull(const WorkerSession& session) {
   metrics_.OnSessionDropped(ServerMetrics::Drop::kOutboxFull);
   WatchClosing(session.id());
+  std::optional<std::string> more;
+  {
+    MutexLock lock(&mu_);
+    more = full_limit_.Pass(clock_.Now());
+  }
+  if (!more.has_value()) return;
+  COORDD_LOG(kWarning, "the session of ", session.caller(),
+             " is closed: ", session.CloseStatus().message(), *more);
 }
 
 void SessionService::CarryOut(const CloseSession& close) {
@@ -177,7 +201,7 @@ void SessionService::CarryOut(const CloseSession& close) {
   if (NodeMembers::IsMember(close.session)) {
     MemberRuns members;
     AddMember(NodeMembers::MemberOf(close.session), &members);
-    if (!session->CloseMembers(members, close.status)) NoteFull(*session);
+    session->CloseMembers(members, close.status);
     FlushLater(std::move(session));
     return;
   }

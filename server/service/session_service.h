@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/session.grpc.pb.h"
 #include "server/door/connection_table.h"
@@ -31,9 +32,13 @@ class SessionService final
   // Of one identity, unless it is an operator's: the largest job and a half.
   static constexpr size_t kMaxSessionsOfOne = kMaxSessions / 4 * 3;
 
-  // `any_metrics_address`: as MetricsAddressRule.
+  struct Options {
+    bool any_metrics_address = false;  // as MetricsAddressRule
+    UnreadBounds unread = {};
+  };
+
   SessionService(Clock& clock, ReadBytes& read, const ConnectionTable& connections, Inbox& inbox,
-                 ServerMetrics& metrics, AuditLog& audit, bool any_metrics_address);
+                 ServerMetrics& metrics, AuditLog& audit, const Options& options);
 
   // For whoever has the turn; see CoordinatorOutlets. What goes to node sessions goes out at the
   // end of its turn (Tick), together.
@@ -54,8 +59,11 @@ class SessionService final
   Reactor* Session(grpc::CallbackServerContext* context) override;
   Reactor* NodeSession(grpc::CallbackServerContext* context) override;
   Reactor* Open(bool of_node, grpc::CallbackServerContext* context);
+  coordd::Session::Stream StreamOf(grpc::CallbackServerContext* context,
+                                   std::shared_ptr<const Caller> caller);
   std::shared_ptr<class Session> Find(SessionId id) const;
   void WatchClosing(SessionId id);
+  // Of a session that is closing because of what it has not read.
   void NoteFull(const class Session& session);
   void FlushLater(std::shared_ptr<class Session> session);
   void Flush();
@@ -70,6 +78,7 @@ class SessionService final
   ServerMetrics& metrics_;
   AuditLog& audit_;
   MetricsAddressRule metrics_addresses_;
+  UnreadAnswers unread_;
 
   // Guarded by mu_.
   mutable Mutex mu_;
@@ -86,6 +95,7 @@ class SessionService final
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);  // not OK: every new session gets it
   std::map<std::string, size_t> of_identity_ ABSL_GUARDED_BY(mu_);  // how many; none is 0
   size_t node_sessions_ ABSL_GUARDED_BY(mu_) = 0;
+  LogLimit full_limit_ ABSL_GUARDED_BY(mu_);
 
   // Touched by whoever has the turn only: node sessions for which something was queued.
   std::vector<std::shared_ptr<class Session>> unflushed_;

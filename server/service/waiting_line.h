@@ -27,13 +27,23 @@ struct MessageSize {
 
 // PURE. Not thread-safe. Small messages go before large ones, since what says that a worker lives
 // is small; both in order of arrival. Of the large ones each job has one turn after the other, so
-// that a job with a thousand of them delays another job's by one.
+// that a job with a thousand of them delays another job's by one. A message of which a part was
+// told goes before the others of its job, and few are begun at a time: once it is read it takes
+// sixteen times the memory.
 class WaitingLine {
  public:
+  // Large messages of which parts wait at a time, of all callers and of one; and as many more as
+  // one turn takes.
+  static constexpr int kBegunMax = 8;
+  static constexpr int kBegunOfOne = 3;
+
   struct Place {
-    uint64_t job = 0;  // any number that stands for it
+    // Any numbers that stand for them.
+    uint64_t account = 0;  // whose it is
+    uint64_t job = 0;
     MessageSize size = {};
-    std::function<void()> resume;
+    bool has_begun = false;  // parts of it were told
+    std::function<void()> resume = {};
   };
 
   void Add(Place place);
@@ -52,11 +62,24 @@ class WaitingLine {
   bool empty() const { return small_.empty() && large_.empty(); }
 
  private:
+  struct Large {
+    std::deque<Place> begun, other;
+  };
+  using Jobs = std::map<uint64_t, Large>;
+
   static std::function<void()> TakeFront(std::deque<Place>& line, size_t& cost);
+  bool MayBegin(uint64_t account) const;
+  // What is next of this job; null: nothing may be taken of it now.
+  std::deque<Place>* NextOf(Large& large) const;
+  // The job whose turn it is; large_.end(): of none may anything be taken.
+  Jobs::iterator NextJob();
+  void CountBegun(uint64_t account, int by);
 
   std::deque<Place> small_;
-  std::map<uint64_t, std::deque<Place>> large_;  // by job; no line is empty
-  uint64_t last_job_ = 0;                        // that had a turn
+  Jobs large_;             // none has no place
+  uint64_t last_job_ = 0;  // that had a turn
+  int begun_ = 0;
+  std::map<uint64_t, int> begun_of_;  // by account; none is 0
 };
 
 }  // namespace coordd

@@ -245,14 +245,15 @@ TEST_F(RelayStateTest, CoorddHearsOfEachWorkerWhatItHasSaid) {
       if (relay.BatchDue() == absl::InfiniteFuture() || (random.Below(5) > 0 && step < 299))
         continue;
       do {
-        std::vector<Inbound> in;
+        std::vector<Heard> in;
         std::vector<std::pair<int32_t, absl::Status>> refused;
         ASSERT_THAT(members.Take(relay.TakeBatch(), in, refused), IsOk());
         ASSERT_THAT(refused, IsEmpty());
         const auto hears = [&](SessionId session, const v1::WorkerMessage& message) {
           heard[NodeMembers::MemberOf(session)].push_back(message.heartbeat().sent_ns());
         };
-        for (const Inbound& one : in) {
+        for (const Heard& one_heard : in) {
+          const Inbound& one = one_heard.in;
           if (const auto* alone = std::get_if<SessionMessage>(&one))
             hears(alone->session, alone->message);
           if (const auto* end = std::get_if<SessionEnded>(&one))

@@ -63,7 +63,7 @@ class NodeMembersTest : public ::testing::Test {
 
   NodeMembers members_{7};
   v1::NodeMessages batch_;
-  std::vector<Inbound> in_;
+  std::vector<Heard> in_;
   std::vector<std::pair<int32_t, absl::Status>> refused_;
 };
 
@@ -71,7 +71,7 @@ TEST_F(NodeMembersTest, EachMemberIsASessionOfItsOwn) {
   OpenThree();
   ASSERT_THAT(in_, SizeIs(3));
   std::set<SessionId> sessions;
-  for (const Inbound& in : in_) sessions.insert(std::get<SessionMessage>(in).session);
+  for (const Heard& heard : in_) sessions.insert(std::get<SessionMessage>(heard.in).session);
   EXPECT_THAT(sessions, ElementsAre(members_.IdOf(1), members_.IdOf(2), members_.IdOf(3)));
   for (SessionId session : sessions) {
     EXPECT_TRUE(NodeMembers::IsMember(session));
@@ -86,7 +86,7 @@ TEST_F(NodeMembersTest, WhatSeveralSayIsReadOnce) {
   Beat({1, 3});
   ASSERT_THAT(Take(), IsOk());
   ASSERT_THAT(in_, SizeIs(1));
-  const auto& shared = std::get<SharedMessage>(in_[0]);
+  const auto& shared = std::get<SharedMessage>(in_[0].in);
   EXPECT_TRUE(shared.message->has_heartbeat());
   ASSERT_THAT(shared.from, SizeIs(2));
   EXPECT_EQ(shared.from[1].first, members_.IdOf(3));
@@ -98,8 +98,8 @@ TEST_F(NodeMembersTest, AnEndIsThatMembersAlone) {
   End({2});
   ASSERT_THAT(Take(), IsOk());
   ASSERT_THAT(in_, SizeIs(1));
-  EXPECT_EQ(std::get<SessionEnded>(in_[0]).session, members_.IdOf(2));
-  EXPECT_EQ(std::get<SessionEnded>(in_[0]).detail, "it went");
+  EXPECT_EQ(std::get<SessionEnded>(in_[0].in).session, members_.IdOf(2));
+  EXPECT_EQ(std::get<SessionEnded>(in_[0].in).detail, "it went");
   EXPECT_THAT(members_.MayBeOpen(), SizeIs(3));  // the state may not have heard it yet
   Beat({1, 3});
   ASSERT_THAT(Take(), IsOk());
@@ -172,7 +172,7 @@ TEST_F(NodeMembersTest, AWorkerOfAnotherJobIsRefusedAlone) {
   Beat({1, 2});
   ASSERT_THAT(Take(), IsOk());
   ASSERT_THAT(in_, SizeIs(1));
-  EXPECT_EQ(std::get<SessionMessage>(in_[0]).session, members_.IdOf(1));
+  EXPECT_EQ(std::get<SessionMessage>(in_[0].in).session, members_.IdOf(1));
   End({2});
   ASSERT_THAT(Take(), IsOk());
   EXPECT_THAT(in_, IsEmpty());
@@ -183,7 +183,8 @@ TEST_F(NodeMembersTest, WhatNobodyCanReadIsThatMembersFault) {
   Say({2}, "\xff\xff\xff");
   ASSERT_THAT(Take(), IsOk());
   ASSERT_THAT(in_, SizeIs(1));
-  EXPECT_EQ(std::get<SessionMessage>(in_[0]).message.body_case(), v1::WorkerMessage::BODY_NOT_SET);
+  EXPECT_EQ(std::get<SessionMessage>(in_[0].in).message.body_case(),
+            v1::WorkerMessage::BODY_NOT_SET);
 }
 
 TEST_F(NodeMembersTest, ABatchCostsABoundedTurn) {
@@ -223,7 +224,7 @@ TEST_F(NodeMembersTest, LetsOnlyOpenMembersSpeakWhateverComes) {
         const auto length = static_cast<size_t>(random.Below(5));
         said.set_message(std::string(length, static_cast<char>(random.Below(256))));
       }
-      std::vector<Inbound> in;
+      std::vector<Heard> in;
       std::vector<std::pair<int32_t, absl::Status>> refused;
       const absl::Status status = members.Take(batch, in, refused);
       const auto speaks = [&](SessionId session) {
@@ -231,7 +232,8 @@ TEST_F(NodeMembersTest, LetsOnlyOpenMembersSpeakWhateverComes) {
         if (member == last + 1 && open.insert(session).second) ++last;
         ASSERT_TRUE(open.contains(session)) << "member " << member;
       };
-      for (const Inbound& one : in) {
+      for (const Heard& heard : in) {
+        const Inbound& one = heard.in;
         if (const auto* said = std::get_if<SessionMessage>(&one)) speaks(said->session);
         if (const auto* end = std::get_if<SessionEnded>(&one)) {
           ASSERT_EQ(open.erase(end->session), 1u);

@@ -35,8 +35,17 @@ v1::WorkerMessage Heartbeat() {
   return message;
 }
 
-SharedMessage SaidBy(std::vector<SessionRange> from, const v1::WorkerMessage& message) {
-  return {std::move(from), std::make_shared<const v1::WorkerMessage>(message)};
+Heard HeardOf(Inbound in, const v1::WorkerMessage& message) {
+  return {.in = std::move(in), .bytes = message.ByteSizeLong(), .space = message.SpaceUsedLong()};
+}
+
+Heard SaidBy(std::vector<SessionRange> from, const v1::WorkerMessage& message) {
+  return HeardOf(SharedMessage{std::move(from), std::make_shared<const v1::WorkerMessage>(message)},
+                 message);
+}
+
+Heard SaidBy(SessionId session, const v1::WorkerMessage& message) {
+  return HeardOf(SessionMessage{session, message}, message);
 }
 
 // Who says it in all parts, in order.
@@ -93,9 +102,9 @@ TEST(PartsOf, AShortMessageOfManyIsNotSmall) {
 }
 
 TEST(PartsOf, WhatOneSaysIsNotTakenApart) {
-  std::vector<Inbound> in;
-  in.push_back(SessionMessage{SessionId{3}, Naming(60'000, 1)});
-  in.push_back(SessionMessage{SessionId{4}, Heartbeat()});
+  std::vector<Heard> in;
+  in.push_back(SaidBy(SessionId{3}, Naming(60'000, 1)));
+  in.push_back(SaidBy(SessionId{4}, Heartbeat()));
   const auto parts = PartsOf(kStream, std::move(in), 600'000);
   ASSERT_THAT(parts, SizeIs(2));
   EXPECT_GT(parts[0].size.cost(), Inbox::kTurnCost);
@@ -103,10 +112,10 @@ TEST(PartsOf, WhatOneSaysIsNotTakenApart) {
 }
 
 TEST(PartsOf, KeepsTheOrderOfWhatIsSaid) {
-  std::vector<Inbound> in;
+  std::vector<Heard> in;
   for (int i = 0; i < 100; ++i) {
     in.push_back(SaidBy({{SessionId{1}, 100}}, Naming(100, 10)));
-    in.push_back(SessionEnded{SessionId{i + 1000}, "gone"});
+    in.push_back({.in = SessionEnded{SessionId{i + 1000}, "gone"}});
   }
   const auto parts = PartsOf(kStream, std::move(in), 200'000);
   EXPECT_GT(parts.size(), 20u);

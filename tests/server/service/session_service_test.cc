@@ -6,8 +6,11 @@
 #include <prometheus/registry.h>
 
 #include <future>
+#include <memory>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/door/connection_table.h"
 #include "server/door/grpc_port.h"
 #include "server/metrics/server_metrics.h"
@@ -26,7 +29,7 @@ constexpr char kSession[] = "/coordd.v1.Coordinator/Session";
 // The service with its coordinator thread, and nothing else of coordd.
 class SessionServiceTest : public testing::Test {
  protected:
-  SessionServiceTest() {
+  explicit SessionServiceTest(const UnreadBounds& bounds = {}) : bounds_(bounds) {
     coordinator_.Start({
         .deliver = [this](const Deliver& deliver) { service_.CarryOut(deliver); },
         .close_session = [this](const CloseSession& close) { service_.CarryOut(close); },
@@ -71,6 +74,7 @@ class SessionServiceTest : public testing::Test {
     return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
   }
 
+  const UnreadBounds bounds_;
   FakeClock clock_;
   prometheus::Registry registry_;
   ServerMetrics metrics_{registry_, clock_.Now()};
@@ -84,7 +88,7 @@ class SessionServiceTest : public testing::Test {
                           coordinator_.inbox(),
                           metrics_,
                           audit_,
-                          /*any_metrics_address=*/false};
+                          {.any_metrics_address = false, .unread = bounds_}};
   std::unique_ptr<GrpcPort> port_;
   HostPort address_;
 };
@@ -226,6 +230,57 @@ TEST_F(SessionServiceTest, CutsAWorkerThatDoesNotReadNotEvenItsEnd) {
     clock_.Advance(absl::Milliseconds(100));
     std::this_thread::yield();
   }
+}
+
+// Sessions of one caller, of which some read nothing.
+class SessionsOfOneTest : public SessionServiceTest {
+ protected:
+  static constexpr int kWorkers = 5;
+
+  // What a session leaves unread goes into the sockets' buffers first, which are a few mebibytes.
+  SessionsOfOneTest() : SessionServiceTest({.of_one = 40 << 20}) {
+    for (int i = 0; i < kWorkers; ++i) {
+      workers_.push_back(std::make_unique<RawWorker>(Channel()));
+      EXPECT_TRUE(workers_[i]->Join(absl::StrCat("job", i), "a", 1));
+      EXPECT_TRUE(workers_[i]->Read().has_membership());
+    }
+  }
+
+  // To all but the last one.
+  void Tell(int mebibytes) {
+    auto message = std::make_shared<v1::CoordinatorMessage>();
+    message->mutable_shutdown()->set_reason(std::string(1 << 20, 'x'));
+    for (int i = 0; i < mebibytes; ++i)
+      for (int64_t session = 1; session < kWorkers; ++session)
+        service_.CarryOut(Deliver{{SessionId(session)}, message});
+  }
+  RawWorker& last() { return *workers_.back(); }
+
+  std::vector<std::unique_ptr<RawWorker>> workers_;
+};
+
+TEST_F(SessionsOfOneTest, WhoReadsNothingIsNotReadWhileTogetherTheyHaveMuch) {
+  constexpr int kMebibytes = 16, kHeartbeats = 100;  // 64 of 40, less than 21 each
+  Tell(kMebibytes);
+  const double before = Metric("coordd_messages_received_total");
+  // The next message is awaited already, and the ones behind it are not.
+  ASSERT_TRUE(workers_[0]->Heartbeat());
+  while (Metric("coordd_messages_received_total") < before + 1) std::this_thread::yield();
+  for (int i = 0; i < kHeartbeats; ++i) ASSERT_TRUE(workers_[0]->Heartbeat());
+  for (int i = 0; i < kHeartbeats; ++i) {
+    ASSERT_TRUE(last().Heartbeat());
+    ASSERT_TRUE(last().Read().has_lease_ack());  // who reads is answered
+  }
+  EXPECT_EQ(Metric("coordd_messages_received_total"), before + 1 + kHeartbeats);
+  for (int i = 0; i < kMebibytes; ++i) ASSERT_TRUE(workers_[0]->Read().has_shutdown());
+  for (int i = 0; i < kHeartbeats + 1; ++i) ASSERT_TRUE(workers_[0]->Read().has_lease_ack());
+}
+
+TEST_F(SessionsOfOneTest, AtThreeTimesThatTheyAreEndedAndWhoReadsIsNot) {
+  Tell(60);  // less than 64 each
+  EXPECT_GE(Metric("coordd_sessions_dropped_total{reason=\"outbox_full\"}"), 1);
+  ASSERT_TRUE(last().Heartbeat());
+  EXPECT_TRUE(last().Read().has_lease_ack());
 }
 
 TEST_F(SessionServiceTest, ForgetsAWorkerThatVanishes) {

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace coordd {
 namespace {
@@ -16,10 +19,11 @@ constexpr size_t kLarge = size_t{1} << 20;
 
 class WaitingLineTest : public ::testing::Test {
  protected:
-  void Add(const std::string& name, uint64_t job, size_t bytes) {
-    line_.Add({.job = job, .size = {.bytes = bytes}, .resume = [this, name] {
-                 called_.push_back(name);
-               }});
+  void Add(const std::string& name, uint64_t job, size_t bytes) { Add(name, {.job = job}, bytes); }
+  void Add(const std::string& name, WaitingLine::Place place, size_t bytes) {
+    place.size.bytes = bytes;
+    place.resume = [this, name] { called_.push_back(name); };
+    line_.Add(std::move(place));
   }
   std::vector<std::string> Take(size_t small, size_t large_bytes) {
     called_.clear();
@@ -68,6 +72,57 @@ TEST_F(WaitingLineTest, OfSmallOnesAsManyAsATurnMayCost) {
   }
   EXPECT_EQ(called, 2);  // there was some room when the second one's turn came
   EXPECT_THAT(Take(3, 0), ElementsAre("c"));
+}
+
+TEST_F(WaitingLineTest, WhatHasBegunGoesOnBeforeOthersOfItsJob) {
+  Add("a", 1, kLarge);
+  Add("rest", {.job = 1, .has_begun = true}, kLarge);
+  Add("other", 2, kLarge);
+  EXPECT_THAT(Take(1, 3 * kLarge), ElementsAre("rest", "other", "a"));
+}
+
+// Of a message of which one part after the other is told.
+class BegunTest : public WaitingLineTest {
+ protected:
+  void Begin(uint64_t account, uint64_t job) {
+    const std::string name = absl::StrCat("rest of ", job);
+    begun_[name] = {.account = account, .job = job, .has_begun = true};
+    Add(name, begun_[name], kLarge);
+  }
+  // Whose turn it is; what has begun goes on.
+  std::string Next() {
+    const std::vector<std::string> taken = Take(1, 1);
+    if (taken.size() != 1) return "not one";
+    if (const auto it = begun_.find(taken[0]); it != begun_.end())
+      Add(taken[0], it->second, kLarge);
+    return taken[0];
+  }
+  void End(uint64_t job) { begun_.erase(absl::StrCat("rest of ", job)); }
+
+  std::map<std::string, WaitingLine::Place> begun_;
+};
+
+TEST_F(BegunTest, OfOneCallerAreFew) {
+  static_assert(WaitingLine::kBegunOfOne == 3);
+  for (uint64_t job = 1; job <= 3; ++job) Begin(1, job);
+  Add("one's next", {.account = 1, .job = 4}, kLarge);
+  Add("another's", {.account = 2, .job = 5}, kLarge);
+  for (const char* next : {"rest of 1", "rest of 2", "rest of 3", "another's", "rest of 1"})
+    EXPECT_EQ(Next(), next);
+  End(2);
+  for (const char* next : {"rest of 2", "rest of 3", "one's next", "rest of 1"})
+    EXPECT_EQ(Next(), next);
+}
+
+TEST_F(BegunTest, OfAllAreFew) {
+  static_assert(WaitingLine::kBegunMax == 8);
+  for (uint64_t job = 1; job <= 8; ++job) Begin(job, job);
+  Add("new", {.account = 9, .job = 9}, kLarge);
+  for (uint64_t job = 1; job <= 8; ++job) EXPECT_EQ(Next(), absl::StrCat("rest of ", job));
+  End(1);
+  EXPECT_EQ(Next(), "rest of 1");
+  for (uint64_t job = 2; job <= 8; ++job) EXPECT_EQ(Next(), absl::StrCat("rest of ", job));
+  EXPECT_EQ(Next(), "new");
 }
 
 TEST_F(WaitingLineTest, NoLargeOneFitsIntoNothing) {
