@@ -2,10 +2,10 @@
 
 import json
 import signal
-import time
 
 from tests.support import processes
 from tests.support.processes import PATIENCE_S, ScriptedWorker, program
+from tests.support.scripted_jobs import allreduce, kill_in_an_allreduce, leave
 
 
 class MappedMemoryTest(processes.TestCase):
@@ -35,19 +35,7 @@ class MappedMemoryTest(processes.TestCase):
         # Before it takes part, while the others wait for it, and somewhere in between.
         for number, instant_s in enumerate((None, 0.0, 0.003, 0.02)):
             workers = self.workers(daemon, 3, job=f"kill-{number}", COORDD_TRANSPORT="mapped")
-            victim, others = workers[1], (workers[0], workers[2])
-            for worker in others if instant_s is None else workers:
-                self.assertEqual(worker.ask("submit big float32 20000000 1"), "ok")
-                worker.tell("wait big")
-            time.sleep(instant_s or 0.0)
-            victim.signal(signal.SIGKILL)
-            for worker in others:
-                text = worker.answer()
-                # Whoever had finished has the right result; everybody else an error that names the culprit.
-                self.assertTrue(text == "ok 3 3" or (text.startswith("ABORTED ") and "rank 1" in text), text)
-                self.assertEqual(worker.ask("leave"), "ok")
-                worker.tell("exit")
-                worker.wait()
+            kill_in_an_allreduce(self, workers, 1, instant_s)
         daemon.end()
         self.assert_nothing_left()
 
@@ -119,11 +107,7 @@ class NodesTest(processes.TestCase):
             self.assertTrue(processes.wait_for(lambda: all(self.edges(daemon)), PATIENCE_S), self.edges(daemon))
             # Nobody has spoken to another node yet.
             self.assertEqual([edges["within_node"] for edges in self.edges(daemon)], ["mapped"] * 4)
-            for worker in workers:
-                self.assertEqual(worker.ask("submit small float32 4 1"), "ok")
-                worker.tell("wait small")
-            for worker in workers:
-                self.assertEqual(worker.answer(), "ok 4 4")
+            allreduce(self, workers, "small", 4, "ok 4 4")
             self.assertTrue(processes.wait_for(lambda: all(edges["between_nodes"] for edges in self.edges(daemon)), PATIENCE_S))
             for rank, edges in enumerate(self.edges(daemon)):
                 self.assertEqual(edges["within_node"], "mapped")
@@ -133,10 +117,7 @@ class NodesTest(processes.TestCase):
             _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
             self.assertIn(f"  edges in nodes: mapped\n  edges between nodes: {over}\n", text)
             self.assertIn(f" mapped, {over} ", text)
-            for worker in workers:
-                self.assertEqual(worker.ask("leave"), "ok")
-                worker.tell("exit")
-                worker.wait()
+            leave(self, workers)
             daemon.end()
         self.assert_nothing_left()
 
@@ -153,18 +134,7 @@ class NodesTest(processes.TestCase):
         daemon = self.coordd()
         for number, instant_s in enumerate((None, 0.0, 0.003, 0.02, 0.05)):
             workers = self.workers_on_nodes(daemon, f"kill-{number}", COORDD_HOST_ALGORITHM=("auto", "flat")[number == 2])
-            victim, others = workers[1], (workers[0], workers[2], workers[3])
-            for worker in others if instant_s is None else workers:
-                self.assertEqual(worker.ask("submit big float32 20000000 1"), "ok")
-                worker.tell("wait big")
-            time.sleep(instant_s or 0.0)
-            victim.signal(signal.SIGKILL)
-            for worker in others:
-                text = worker.answer()
-                self.assertTrue(text == "ok 4 4" or (text.startswith("ABORTED ") and "rank 1" in text), text)
-                self.assertEqual(worker.ask("leave"), "ok")
-                worker.tell("exit")
-                worker.wait()
+            kill_in_an_allreduce(self, workers, 1, instant_s)
         daemon.end()
         self.assert_nothing_left()
 

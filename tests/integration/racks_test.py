@@ -2,11 +2,10 @@
 
 import os
 import re
-import signal
-import time
 
 from tests.support import processes
 from tests.support.processes import PATIENCE_S, ScriptedWorker, program
+from tests.support.scripted_jobs import allreduce, kill_in_an_allreduce, leave
 
 # What rank 0 says before its first allreduce between nodes.
 DIMENSIONS = "allreduces between the 4 nodes go by dimensions, 2 x 2,"
@@ -54,10 +53,7 @@ class RacksTest(processes.TestCase):
                     worker.tell(f"wait t{count}")
                 for worker in workers:
                     self.assertEqual(worker.answer(), "ok 10 10")
-            for worker in workers:
-                self.assertEqual(worker.ask("leave"), "ok")
-                worker.tell("exit")
-                worker.wait()
+            leave(self, workers)
             with open(path, encoding="utf-8") as file:
                 said = re.findall(r'"algorithm":"(\w+)"', file.read())
             self.assertEqual(said, names)
@@ -79,24 +75,8 @@ class RacksTest(processes.TestCase):
         for way, variables in enumerate(ways):
             for number, instant_s in enumerate((None, 0.003, 0.03)):
                 workers = self.workers_in_racks(daemon, f"kill-{way}-{number}", **variables)
-                for worker in workers:  # so that they know each other
-                    self.assertEqual(worker.ask("submit small float32 30000 1"), "ok")
-                    worker.tell("wait small")
-                for worker in workers:
-                    self.assertEqual(worker.answer(), "ok 4 4")
-                victim = workers.pop(2)
-                for worker in workers if instant_s is None else [*workers, victim]:
-                    self.assertEqual(worker.ask("submit big float32 20000000 1"), "ok")
-                    worker.tell("wait big")
-                time.sleep(instant_s or 0.0)
-                victim.signal(signal.SIGKILL)
-                for worker in workers:
-                    text = worker.answer()
-                    # Whoever had finished has the right result; everybody else an error that names the culprit.
-                    self.assertTrue(text == "ok 4 4" or (text.startswith("ABORTED ") and "rank 2" in text), text)
-                    self.assertEqual(worker.ask("leave"), "ok")
-                    worker.tell("exit")
-                    worker.wait()
+                allreduce(self, workers, "small", 30000, "ok 4 4")  # so that they know each other
+                kill_in_an_allreduce(self, workers, 2, instant_s)
         daemon.end()
         self.assert_nothing_left()
 

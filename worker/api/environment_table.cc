@@ -180,10 +180,10 @@ constexpr VariableRow kRows[] = {
     {"COORDD_GPU_GATE_LIMIT", kGpu, "How long a stream is held when the generation has ended",
      "seconds, more than 0", "`60`", "workers",
      "A GPU's stream is held before it reads what an aborted collective has left, until the "
-     "program "
-     "has called coordd and got the error. A program that waits for its device and calls nothing "
-     "is "
-     "ended: after this time each of its calls of CUDA fails (a trap in coordd's kernel)."},
+     "program has called coordd and got the error. A program that waits for its device and calls "
+     "nothing is ended: after this time each of its calls of CUDA fails (a trap in coordd's "
+     "kernel). Before NCCL 2.28.7 it may be up to twice this time, since the kernels that wait "
+     "for the lost rank are ended only then."},
     {"COORDD_ALLOW_SHARED_GPU", kGpu, "Whether two ranks may use one GPU", "`0` or `1`", "`0`",
      "workers", "It is meant for tests."},
     {"COORDD_REQUIRE_RDMA", kGpu, "Whether NCCL between hosts without RDMA is an error",
