@@ -123,6 +123,8 @@ std::shared_ptr<SSL_CTX> ContextOf(const TlsPems& pems, const char* protocol) {
   const bool is_http2 = protocol == absl::string_view(kHttp2);
   SSL_CTX_set_verify(made, SSL_VERIFY_PEER | (is_http2 ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
                      nullptr);
+  SSL_CTX_set_max_cert_list(made, ServerCertificates::kMostChainBytes);
+  SSL_CTX_set_verify_depth(made, ServerCertificates::kMostAuthorities);
   SSL_CTX_set_alpn_select_cb(made, &SelectProtocol, const_cast<char*>(protocol));
   // A session that is taken up again would be verified by what counted then.
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);

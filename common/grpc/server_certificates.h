@@ -18,6 +18,11 @@ namespace coordd {
 // Thread-safe.
 class ServerCertificates {
  public:
+  // What a client's certificate may have with those that it brings for its authorities: four of the
+  // largest keys. Two hundred small ones would take 75 ms of a processor, whoever sends them.
+  static constexpr long kMostChainBytes = 16 << 10;
+  static constexpr int kMostAuthorities = 4;  // between it and one that is trusted
+
   // INVALID_ARGUMENT: as TlsFiles::Validate. REQUIRES: files.enabled().
   static absl::StatusOr<std::unique_ptr<ServerCertificates>> Load(const TlsFiles& files);
 

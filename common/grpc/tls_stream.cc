@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/grpc/server_certificates.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -175,6 +176,11 @@ class Tls final : public TlsStream {
     if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) return;  // gone, without a word
     failure_ = unverified_;
     if (!failure_.empty()) return;
+    if (reason == SSL_R_EXCESSIVE_MESSAGE_SIZE) {
+      failure_ = absl::StrCat("its certificate and those with it are more than the ",
+                              ServerCertificates::kMostChainBytes >> 10, " KiB that they may have");
+      return;
+    }
     failure_ = text;
     const long verified = SSL_get_verify_result(ssl_.get());
     if (verified != X509_V_OK)

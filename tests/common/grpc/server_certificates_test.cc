@@ -121,6 +121,21 @@ TEST_F(ServerCertificatesTest, AreForWhoShowsOneAndSpeaksHttp2OverTls13) {
   EXPECT_FALSE(EndsWith(bare.get()).ShakeHands());
 }
 
+TEST_F(ServerCertificatesTest, TakeFewCertificatesThatSomebodyBringsForHisAuthorities) {
+  const TlsOwned<SSL_CTX> client = ClientOf(first_);
+  const TlsOwned<SSL> any(SSL_new(client.get()));
+  X509* const one = SSL_get_certificate(any.get());
+  const int bytes = i2d_X509(one, nullptr);
+  const auto bring = [&](long most) {
+    for (long brought = bytes; brought + bytes <= most; brought += bytes + 5)
+      ASSERT_EQ(SSL_CTX_add1_chain_cert(client.get(), one), 1);
+  };
+  bring(ServerCertificates::kMostChainBytes / 2);
+  EXPECT_TRUE(EndsWith(client.get()).ShakeHands());
+  bring(ServerCertificates::kMostChainBytes);
+  EXPECT_FALSE(EndsWith(client.get()).ShakeHands());
+}
+
 TEST_F(ServerCertificatesTest, StayWhereTheNewOnesDoNotFit) {
   std::filesystem::copy_file(second_ / "tls/server.crt", used_ / "tls/server.crt", kCopy);
   EXPECT_TRUE(certificates_->FilesChanged());
