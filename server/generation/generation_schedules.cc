@@ -89,7 +89,7 @@ void GenerationSchedules::MaybeBegin(SetNegotiation& set, ScheduleDetector& dete
     tensors += static_cast<int64_t>(batch.size());
   }
   detector.Reset();
-  if (pattern.empty()) return;
+  if (pattern.empty() || !sets_.kept().HasRoomFor(ScheduleTable::CostOf(pattern))) return;
   const ScheduleTable::Schedule& schedule =
       table_.Begin(set.id(), set.members(), std::move(pattern));
   if (OnDevices(schedule.batches)) devices_.Begin(schedule.id, set.members());

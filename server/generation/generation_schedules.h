@@ -41,6 +41,7 @@ class GenerationSchedules {
       : wanted_(wanted && messages.identity().schedules),
         messages_(messages),
         sets_(sets),
+        table_(sets.kept()),
         devices_(sets.all()) {}
 
   const ScheduleTable& table() const { return table_; }

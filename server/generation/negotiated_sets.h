@@ -44,6 +44,7 @@ class NegotiatedSets {
   JoinState& join() { return join_; }
   const JoinState& join() const { return join_; }
   const ReadinessTotals& totals() const { return totals_; }
+  KeptNames& kept() { return totals_.kept; }
   absl::Duration& lag(Rank rank) { return totals_.lag[static_cast<size_t>(rank.value)]; }
 
   // Adds the negotiation of a set that is in sets().

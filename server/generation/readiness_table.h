@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "common/protocol/tensor_spec.h"
 #include "common/protocol/types.h"
+#include "server/generation/kept_names.h"
 #include "server/generation/readiness_bundles.h"
 #include "server/generation/readiness_entries.h"
 #include "server/generation/tombstones.h"
@@ -60,8 +61,9 @@ struct ReadinessBounds {
 // Sums over the tables of a generation, kept by them.
 struct ReadinessTotals {
   explicit ReadinessTotals(int32_t world_size, std::shared_ptr<ByteBudget> budget = nullptr)
-      : share(std::move(budget)), lag(static_cast<size_t>(world_size)) {}
+      : kept(budget), share(std::move(budget)), lag(static_cast<size_t>(world_size)) {}
 
+  KeptNames kept;
   int64_t pending = 0;  // tensors
   int64_t tombstones = 0;
   int64_t state_bytes = 0;

@@ -23,18 +23,29 @@ void ScheduleDetector::OnTensor(const TensorSpec& spec) {
     CloseStep();
     found = known_.find(spec.name);
   }
-  if (found == known_.end()) found = known_.emplace(spec.name, Known{spec}).first;
-  Known& known = found->second;
-  if (!SameCall(known.spec, spec)) {
-    if (known.expected) --expected_;
-    known = Known{spec};
-  }
+  Known* const learned =
+      found == known_.end() || !SameCall(found->second.spec, spec) ? Learn(spec) : &found->second;
+  if (learned == nullptr) return;
+  Known& known = *learned;
   known.in_step = true;
   ++known.streak;
   if (known.expected) ++arrived_;
   step_.back().push_back(spec.name);
   // What is frequent stays known, and names that count can be frequent, too.
   if (++step_tensors_ > kMaxTensors || known_.size() > 2 * kMaxTensors) Reset();
+}
+
+ScheduleDetector::Known* ScheduleDetector::Learn(const TensorSpec& spec) {
+  if (const auto other = known_.find(spec.name); other != known_.end()) {
+    if (other->second.expected) --expected_;
+    kept_.Set(kept_.bytes() - KeptNames::CostOf(other->second.spec));
+    known_.erase(other);
+  }
+  if (!kept_.Add(KeptNames::CostOf(spec))) {
+    Reset();
+    return nullptr;
+  }
+  return &known_.emplace(spec.name, Known{spec}).first->second;
 }
 
 bool ScheduleDetector::IsFrequent(Known& known) {
@@ -52,8 +63,11 @@ bool ScheduleDetector::IsFrequent(Known& known) {
 }
 
 void ScheduleDetector::CloseStep() {
-  absl::erase_if(known_,
-                 [](const auto& entry) { return !entry.second.in_step && !entry.second.frequent; });
+  absl::erase_if(known_, [this](const auto& entry) {
+    if (entry.second.in_step || entry.second.frequent) return false;
+    kept_.Set(kept_.bytes() - KeptNames::CostOf(entry.second.spec));
+    return true;
+  });
   last_step_tensors_ = step_tensors_;
   expected_ = arrived_ = 0;
   for (auto& [name, known] : known_) {
@@ -89,6 +103,7 @@ ScheduleBatches ScheduleDetector::Pattern() const {
 
 void ScheduleDetector::Reset() {
   known_.clear();
+  kept_.Set(0);
   step_.assign(1, {});
   step_tensors_ = last_step_tensors_ = frequent_in_a_row_ = expected_ = arrived_ = 0;
 }

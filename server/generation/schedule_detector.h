@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/protocol/tensor_spec.h"
+#include "server/generation/kept_names.h"
 
 namespace coordd {
 
@@ -37,7 +39,9 @@ class ScheduleDetector {
   static constexpr size_t kMaxFrequentInARow = 16;
   static constexpr int64_t kMaxSteps = 4096;  // that a pattern must last, however often it broke
 
-  explicit ScheduleDetector(int64_t steps) : first_steps_(steps), steps_(steps) {}
+  // `kept`: counts what it knows; where there is no room it begins from the beginning.
+  explicit ScheduleDetector(int64_t steps, KeptNames::Hold kept = {})
+      : first_steps_(steps), steps_(steps), kept_(std::move(kept)) {}
 
   void Planned(const std::vector<const TensorSpec*>& batch);
 
@@ -63,11 +67,14 @@ class ScheduleDetector {
     bool frequent = false;  // several times in a step: not of the pattern, and no end of a step
   };
   void OnTensor(const TensorSpec& spec);
+  // Known from now on, as never seen before. nullptr: there is no room, and nothing is known.
+  Known* Learn(const TensorSpec& spec);
   bool IsFrequent(Known& known);
   void CloseStep();
 
   const int64_t first_steps_;
   int64_t steps_;
+  KeptNames::Hold kept_;
   absl::flat_hash_map<std::string, Known> known_;
   std::vector<std::vector<std::string>> step_;  // batches of this step
   size_t step_tensors_ = 0;

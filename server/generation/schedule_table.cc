@@ -23,6 +23,13 @@ absl::Status NotAskedFor(absl::string_view what, int64_t id) {
 
 }  // namespace
 
+int64_t ScheduleTable::CostOf(const ScheduleBatches& batches) {
+  int64_t bytes = 0;
+  for (const auto& batch : batches)
+    for (const TensorSpec& spec : batch) bytes += KeptNames::CostOf(spec);
+  return bytes;
+}
+
 const ScheduleTable::Schedule& ScheduleTable::Begin(ProcessSetId process_set,
                                                     const MemberList& members,
                                                     ScheduleBatches batches) {
@@ -35,6 +42,8 @@ const ScheduleTable::Schedule& ScheduleTable::Begin(ProcessSetId process_set,
   schedule.lane = LaneId{kFirstScheduleLane + static_cast<int32_t>(id - 1)};
   schedule.process_set = process_set;
   schedule.batches = std::move(batches);
+  schedule.kept = KeptNames::Hold(names_);
+  schedule.kept.Set(CostOf(schedule.batches));
   const auto needs_all = [](const auto& batch) { return NeedsEveryRank(batch.front().kind); };
   schedule.lateness = std::make_unique<CycleLateness>(
       static_cast<size_t>(members.size()),

@@ -42,6 +42,9 @@ struct ScheduleCut {
 // any rank had launched.
 class ScheduleTable {
  public:
+  // Of what it keeps of a schedule (KeptNames).
+  static int64_t CostOf(const ScheduleBatches& batches);
+
   // How many schedules of one generation are in force; beyond it tensors stay negotiated.
   static constexpr size_t kMaxInForce = 128;
 
@@ -57,6 +60,7 @@ class ScheduleTable {
     LaneId lane;
     ProcessSetId process_set;
     ScheduleBatches batches;
+    KeptNames::Hold kept;
     const MemberList* members;
     RankSet acknowledged;
     RankSet replied;
@@ -74,7 +78,11 @@ class ScheduleTable {
     std::unique_ptr<CycleLateness> lateness;
   };
 
+  // `names` counts what it keeps, and outlives it.
+  explicit ScheduleTable(KeptNames& names) : names_(names) {}
+
   bool HasRoom() const { return schedules_.size() < kMaxInForce && last_id_ < kMaxSchedules; }
+  // The names are counted, also where they are more than may be kept.
   // REQUIRES: HasRoom; none of the tensors is in another schedule of the set that is in force.
   // `members` outlives it.
   const Schedule& Begin(ProcessSetId process_set, const MemberList& members,
@@ -135,6 +143,7 @@ class ScheduleTable {
   PendingTensor Describe(const Schedule& schedule) const;
   void ForgetNames(const Schedule& schedule);
 
+  KeptNames& names_;
   int64_t last_id_ = 0;
   std::map<int64_t, Schedule> schedules_;  // also those that are cut and not executed up to the cut
   std::map<ProcessSetId, absl::flat_hash_map<std::string, int64_t>> by_name_;  // not cut

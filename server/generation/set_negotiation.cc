@@ -50,9 +50,9 @@ SetNegotiation::SetNegotiation(ProcessSetId id, bool is_pair, const MemberList& 
       has_slots_(!is_pair && options.slots > 0),
       sessions_(std::move(sessions)),
       table_(is_pair ? ProcessSetId{0} : id, members, options.bounds, totals),
-      slots_(is_pair ? 0 : options.slots, table_),
-      on_host_(options.schedule_steps),
-      on_devices_(options.schedule_steps) {}
+      slots_(is_pair ? 0 : options.slots, table_, totals.kept),
+      on_host_(options.schedule_steps, KeptNames::Hold(totals.kept)),
+      on_devices_(options.schedule_steps, KeptNames::Hold(totals.kept)) {}
 
 bool SetNegotiation::Heard(Rank rank, int64_t known) {
   const int32_t member = members().IndexOf(rank);

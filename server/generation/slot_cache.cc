@@ -7,14 +7,20 @@
 
 namespace coordd {
 
-SlotCache::SlotCache(int64_t capacity, ReadinessTable& table)
+SlotCache::SlotCache(int64_t capacity, ReadinessTable& table, KeptNames& names)
     : capacity_(capacity),
       table_(table),
+      kept_(names),
       known_(static_cast<size_t>(table.members().size())),
       with_least_(known_.size()) {}
 
-SlotCache::~SlotCache() {
-  slots_.ForgetUpTo(given(), [this](auto& entry) { table_.Forget(entry.value); });
+SlotCache::~SlotCache() { ForgetUpTo(given()); }
+
+void SlotCache::ForgetUpTo(int64_t slot) {
+  slots_.ForgetUpTo(slot, [this](auto& entry) {
+    kept_.Set(kept_.bytes() - KeptNames::CostOf(entry.value.spec));
+    table_.Forget(entry.value);
+  });
 }
 
 bool SlotCache::Heard(int32_t member, int64_t known) {
@@ -43,6 +49,7 @@ int64_t SlotCache::SlotOf(const ReadyTensor& tensor) {
 
 int64_t SlotCache::Give(const ReadyTensor& tensor) {
   if (given() - least_known_ >= capacity_) return 0;
+  if (!kept_.Add(KeptNames::CostOf(tensor.spec))) return 0;
   // Of what is gathered, fused_bytes has the parts of all.
   const bool gathers = tensor.spec.kind == CollectiveKind::kAllgather;
   const int64_t parts = gathers ? table_.members().size() : 1;
@@ -55,7 +62,7 @@ int64_t SlotCache::Give(const ReadyTensor& tensor) {
 
 // Who knows n has forgotten n - C.
 void SlotCache::ForgetUnused() {
-  slots_.ForgetUpTo(least_known_ - capacity_, [this](auto& entry) { table_.Forget(entry.value); });
+  ForgetUpTo(least_known_ - capacity_);
   COORDD_CHECK(static_cast<int64_t>(slots_.size()) <= 2 * capacity_);
 }
 

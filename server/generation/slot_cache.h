@@ -8,6 +8,7 @@
 
 #include "common/protocol/slot_dictionary.h"
 #include "common/protocol/tensor_spec.h"
+#include "server/generation/kept_names.h"
 #include "server/generation/readiness_table.h"
 
 namespace coordd {
@@ -21,7 +22,8 @@ namespace coordd {
 class SlotCache {
  public:
   // `capacity` 0: no slot is ever given. `table`, of the same set, outlives it.
-  SlotCache(int64_t capacity, ReadinessTable& table);
+  // `names`: counts what is kept.
+  SlotCache(int64_t capacity, ReadinessTable& table, KeptNames& names);
   ~SlotCache();
   SlotCache(const SlotCache&) = delete;
   SlotCache& operator=(const SlotCache&) = delete;
@@ -40,7 +42,7 @@ class SlotCache {
   // is none.
   int64_t SlotOf(const ReadyTensor& tensor);
   // Gives it one, of which the members must be told in the next message. 0: it has none, since
-  // somebody has not heard of others for too long.
+  // somebody has not heard of others for too long, or the names of all are too much to keep.
   int64_t Give(const ReadyTensor& tensor);
 
   int64_t given() const { return slots_.newest(); }
@@ -48,10 +50,12 @@ class SlotCache {
   int64_t forgotten() const { return std::max<int64_t>(0, given() - capacity_); }
 
  private:
+  void ForgetUpTo(int64_t slot);
   void ForgetUnused();
 
   const int64_t capacity_;
   ReadinessTable& table_;
+  KeptNames::Hold kept_;
   SlotDictionary<ReadinessTable::Known> slots_;
   std::vector<int64_t> known_;  // by member
   int64_t least_known_ = 0;

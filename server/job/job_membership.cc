@@ -30,6 +30,7 @@ constexpr absl::Duration kPatience = absl::Seconds(1);
 // --- Workers come ---
 
 absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn& turn) {
+  COORDD_RETURN_IF_ERROR(workers_.HasRoomFor(join));
   if (HasLostItsStream(join, turn.now)) {
     Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), turn);
   }

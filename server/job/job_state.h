@@ -115,6 +115,7 @@ class JobState {
   void SetOwner(std::string owner, const std::shared_ptr<ByteBudget>& budget) {
     token_.SetOwner(std::move(owner), budget);
     kv_.Bind(budget);
+    workers_.Bind(budget);
   }
   // Whether it has a token, and it is this one.
   bool IsKnownBy(absl::string_view token) const { return token_.IsKnownBy(token); }

@@ -48,8 +48,28 @@ std::string Who(const JobWorker& worker) {
              : absl::StrCat("rank ", ToInt(worker.place.rank), where);
 }
 
+int64_t JobWorkers::CostOf(const v1::Join& join) {
+  // A worker that sees eight GPUs has less. What it says is here, in admission and in what it is
+  // compared with.
+  constexpr size_t kUsual = 4 << 10, kCopies = 2;
+  const size_t space = join.SpaceUsedLong();
+  return space <= kUsual ? 0 : static_cast<int64_t>(kCopies * (space - kUsual));
+}
+
+absl::Status JobWorkers::HasRoomFor(const v1::Join& join) const {
+  const int64_t cost = CostOf(join);
+  if (cost == 0 || joins_.HasRoomFor(cost)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this Join takes ", join.SpaceUsedLong(),
+                   " bytes, and what the workers of its owner's jobs "
+                   "say beyond 4 KiB each may take ",
+                   joins_.limit() >> 20, " MiB (a quarter of --max-bytes-per-owner)"));
+}
+
 JobWorker& JobWorkers::Add(SessionId session, JobWorker worker) {
   admission_.Add(worker.join);
+  worker.join_bytes = CostOf(worker.join);
+  CountJoins(worker.join_bytes);
   return workers_.emplace(session, std::move(worker)).first->second;
 }
 
@@ -58,6 +78,7 @@ JobWorker JobWorkers::Take(SessionId session) {
   JobWorker worker = std::move(it->second);
   workers_.erase(it);
   if (worker.departs()) --departing_;
+  CountJoins(-worker.join_bytes);
   return worker;
 }
 
@@ -65,6 +86,7 @@ void JobWorkers::Remove(SessionId session) { Release(Take(session)); }
 
 void JobWorkers::Clear() {
   workers_.clear();
+  CountJoins(-join_bytes_);
   admission_.Clear();
   departing_ = 0;
 }

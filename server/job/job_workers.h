@@ -19,13 +19,15 @@
 #include "coordd/v1/session.pb.h"
 #include "server/job/admission.h"
 #include "server/job/told_progress.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
 struct JobWorker {
-  v1::Join join;          // without the token
-  Generation generation;  // 0: waiting
-  Place place;            // of a member
+  v1::Join join;           // without the token
+  int64_t join_bytes = 0;  // JobWorkers::CostOf it
+  Generation generation;   // 0: waiting
+  Place place;             // of a member
   // For a survivor that waits: the generation that it was in, its rank there and its report.
   Generation previous;
   int32_t previous_rank = -1;
@@ -72,6 +74,15 @@ class JobWorkers {
  public:
   using Map = std::map<SessionId, JobWorker>;
 
+  // Of memory, what this one says takes beyond what one usually says, about.
+  static int64_t CostOf(const v1::Join& join);
+
+  // Counts what Joins say for the owner of the job, from now on.
+  void Bind(const std::shared_ptr<ByteBudget>& budget) {
+    joins_.Bind(budget == nullptr ? nullptr : budget->joins());
+  }
+  // RESOURCE_EXHAUSTED: his jobs' workers have said too much for this one, too.
+  absl::Status HasRoomFor(const v1::Join& join) const;
   JobWorker& Add(SessionId session, JobWorker worker);  // REQUIRES: Check(its join) is OK
   JobWorker Take(SessionId session);                    // it is gone, and released by its owner
   void Remove(SessionId session);                       // it is gone, and released
@@ -119,7 +130,11 @@ class JobWorkers {
   bool NoteExit(const v1::LaunchedExit& in);
 
  private:
+  void CountJoins(int64_t more) { joins_.Set(join_bytes_ += more); }
+
   Map workers_;
+  int64_t join_bytes_ = 0;  // of workers_
+  BudgetShare joins_;
   SharedWords shared_;
   Admission admission_;
   int32_t departing_ = 0;  // of workers_, those whose stream has ended

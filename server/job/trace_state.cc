@@ -100,7 +100,8 @@ void TraceState::OnChunk(Rank rank, const v1::TraceChunk& chunk, const Turn& tur
     return;
   }
   v1::TraceRank& told = *reply_.mutable_ranks(static_cast<int>(index));
-  asked.bytes += static_cast<int64_t>(chunk.batches().size());
+  if (!chunk.batches().empty())
+    asked.bytes += kChunkCosts + static_cast<int64_t>(chunk.batches().size());
   if (asked.bytes > bytes_of_rank_) {
     told.set_missing("it sent more than was asked for");
   } else if (!chunk.batches().empty()) {

@@ -30,6 +30,7 @@ class TraceState {
   // What coordd holds until the answer, and what a rank may send of it.
   static constexpr int64_t kBytesMax = 64 << 20;
   static constexpr int64_t kBytesOfRankMax = 4 << 20;
+  static constexpr int64_t kChunkCosts = 64;  // besides its bytes
   static constexpr size_t kRanksMax = 1024;
 
   struct Member {

@@ -8,18 +8,29 @@
 namespace coordd {
 
 // PURE. Not thread-safe. Shared by what takes of it, each with a BudgetShare.
+//
+// What is pending and stored takes of it. Two things have bounds beside it, so that neither is
+// refused because of the other.
 class ByteBudget {
  public:
-  explicit ByteBudget(int64_t limit) : limit_(limit) {}
+  explicit ByteBudget(int64_t limit)
+      : limit_(limit), joins_(new ByteBudget(limit / 4, 0)), names_(new ByteBudget(limit / 8, 0)) {}
 
   int64_t used() const { return used_; }
   int64_t limit() const { return limit_; }
+  // What Joins say beyond what one usually says.
+  const std::shared_ptr<ByteBudget>& joins() const { return joins_; }
+  // Names of tensors that are kept though they are not pending.
+  const std::shared_ptr<ByteBudget>& names() const { return names_; }
 
  private:
   friend class BudgetShare;
 
+  ByteBudget(int64_t limit, int /*of_a_part*/) : limit_(limit) {}
+
   const int64_t limit_;
   int64_t used_ = 0;
+  const std::shared_ptr<ByteBudget> joins_, names_;
 };
 
 // PURE. Not thread-safe. What one part takes of a budget, until it is gone; of none: without a

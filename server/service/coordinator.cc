@@ -138,18 +138,44 @@ void Coordinator::Tell(const Effects& effects, absl::Time now) {
   }
 }
 
-absl::StatusOr<v1::ServerState> Coordinator::Describe(const std::string& job, absl::Time deadline) {
-  auto reply = std::make_shared<BoundedQueue<v1::ServerState>>(1, clock_);
-  Query query = [job, reply](const CoordinatorState& state, absl::Time now) {
-    v1::ServerState described;
-    state.Describe(job, now, &described);
-    reply->TryPush(std::move(described));  // one query, one place
+template <typename Answer>
+absl::StatusOr<Answer> Coordinator::Ask(
+    std::function<Answer(const CoordinatorState&, absl::Time)> question, absl::Time deadline) {
+  auto reply = std::make_shared<BoundedQueue<Answer>>(1, clock_);
+  Query query = [question = std::move(question), reply](const CoordinatorState& state,
+                                                        absl::Time now) {
+    reply->TryPush(question(state, now));  // one query, one place
   };
   if (!inbox_.Offer(std::move(query)))
     return absl::UnavailableError("coordd is stopping, or has more to do than it can");
-  std::vector<v1::ServerState> taken = reply->TakeAll(deadline);
-  if (taken.empty()) return absl::UnavailableError("coordd did not describe its state in time");
+  std::vector<Answer> taken = reply->TakeAll(deadline);
+  if (taken.empty()) return absl::UnavailableError("coordd did not answer in time");
   return std::move(taken.front());
+}
+
+absl::StatusOr<v1::ServerState> Coordinator::Describe(const std::string& job, absl::Time deadline,
+                                                      absl::Duration* took) {
+  struct Described {
+    v1::ServerState state;
+    absl::Duration took;
+  };
+  COORDD_ASSIGN_OR_RETURN(
+      Described described,
+      Ask<Described>(
+          [job, &clock = clock_](const CoordinatorState& state, absl::Time now) {
+            Described made;
+            const absl::Time begun = clock.Now();
+            state.Describe(job, now, &made.state);
+            made.took = clock.Now() - begun;
+            return made;
+          },
+          deadline));
+  if (took != nullptr) *took = described.took;
+  return std::move(described.state);
+}
+
+absl::Status Coordinator::Answers(absl::Time deadline) {
+  return Ask<bool>([](const CoordinatorState&, absl::Time) { return true; }, deadline).status();
 }
 
 }  // namespace coordd

@@ -59,13 +59,21 @@ class Coordinator {
 
   // The state for operators; `job` empty: all. Blocks the caller. UNAVAILABLE: coordd is stopping,
   // busy, or did not answer by `deadline`.
-  absl::StatusOr<v1::ServerState> Describe(const std::string& job, absl::Time deadline);
+  // `took`, unless it is null: how long a turn was kept by that.
+  absl::StatusOr<v1::ServerState> Describe(const std::string& job, absl::Time deadline,
+                                           absl::Duration* took = nullptr);
+  // Whether coordd takes turns. UNAVAILABLE: as Describe, which costs more.
+  absl::Status Answers(absl::Time deadline);
 
   // Tells the state to stop, carries out what it decides, answers what is queued, ends the thread.
   // Idempotent. `resume_within`: as StopRequested.
   void Stop(const std::string& reason, absl::Duration resume_within = absl::ZeroDuration());
 
  private:
+  // Asks the state in one of the next turns.
+  template <typename Answer>
+  absl::StatusOr<Answer> Ask(std::function<Answer(const CoordinatorState&, absl::Time)> question,
+                             absl::Time deadline);
   void Run();
   // REQUIRES: the turn is the caller's (Inbox).
   void TakeTurn();

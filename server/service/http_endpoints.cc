@@ -1,5 +1,6 @@
 #include "server/service/http_endpoints.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,12 +13,13 @@
 #include "server/metrics/prometheus_targets.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/coordinator.h"
+#include "server/service/state_copies.h"
 
 namespace coordd {
 namespace {
 
-// A turn of the coordinator takes milliseconds; Prometheus waits ten seconds.
-constexpr absl::Duration kDescribeTimeout = absl::Seconds(2);
+// A turn of the coordinator takes milliseconds.
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(2);
 constexpr char kJson[] = "application/json; charset=utf-8";
 
 HttpResponse NotReady(const absl::Status& why) {
@@ -52,24 +54,23 @@ std::optional<v1::GetEventsRequest> EventsAskedFor(const std::string& query) {
 
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
                                                  Clock& clock, const HttpSources& sources) {
-  auto describe = [&coordinator, &clock, complete = sources.complete] {
-    absl::StatusOr<v1::ServerState> state =
-        coordinator.Describe("", clock.Now() + kDescribeTimeout);
-    if (state.ok()) complete(&*state);
-    return state;
-  };
+  const auto copies = std::make_shared<StateCopies>(coordinator, clock, sources.complete);
+  auto describe = [copies] { return copies->Get(); };
   std::map<std::string, HttpHandler> handlers;
   handlers["/"] = [](const std::string&) {
     return HttpResponse{200, "text/html; charset=utf-8", kStatusPage};
   };
   handlers["/healthz"] = [](const std::string&) { return HttpResponse{.body = "ok\n"}; };
   GrpcPort& port = *sources.port;
-  handlers["/readyz"] = [describe, &port](const std::string&) {
-    const auto state = describe();
-    if (!state.ok()) return NotReady(state.status());
-    if (!state->store_error().empty()) {
+  handlers["/readyz"] = [&coordinator, &clock, complete = sources.complete,
+                         &port](const std::string&) {
+    const absl::Status turns = coordinator.Answers(clock.Now() + kAnswerTimeout);
+    if (!turns.ok()) return NotReady(turns);
+    v1::ServerState state;
+    complete(&state);
+    if (!state.store_error().empty()) {
       return NotReady(absl::UnavailableError(absl::StrCat(
-          "no generation can form, since it cannot be stored: ", state->store_error())));
+          "no generation can form, since it cannot be stored: ", state.store_error())));
     }
     const absl::Status answers = port.Answers();
     return answers.ok() ? HttpResponse{.body = "ready\n"} : NotReady(answers);
@@ -77,7 +78,7 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
   handlers["/v1/jobs"] = [describe](const std::string&) {
     const auto state = describe();
     if (!state.ok()) return NotReady(state.status());
-    return HttpResponse{200, kJson, ToJson(*state, /*pretty=*/false) + "\n"};
+    return HttpResponse{200, kJson, ToJson(**state, /*pretty=*/false) + "\n"};
   };
   handlers["/v1/events"] = [&coordinator](const std::string& query) {
     const auto request = EventsAskedFor(query);
@@ -91,11 +92,11 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
   handlers["/v1/targets"] = [describe](const std::string&) {
     const auto state = describe();
     if (!state.ok()) return NotReady(state.status());
-    return HttpResponse{200, kJson, PrometheusTargets(*state)};
+    return HttpResponse{200, kJson, PrometheusTargets(**state)};
   };
   handlers["/metrics"] = [describe, &coordinator, &metrics, &port](const std::string&) {
     // Without an answer the counters are still true, and more wanted than ever.
-    if (const auto state = describe(); state.ok()) metrics.SetState(*state);
+    if (const auto state = describe(); state.ok()) metrics.SetState(**state);
     metrics.SetInboxMessages(coordinator.inbox().size());
     metrics.SetConnections(port.connections(), port.connections_max());
     return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Text()};

@@ -7,6 +7,7 @@
 #include "common/base/thread.h"
 #include "server/metrics/prometheus_targets.h"
 #include "server/service/coordinator.h"
+#include "server/service/state_copies.h"
 
 namespace coordd {
 namespace {
@@ -27,15 +28,31 @@ TargetsFile::TargetsFile(std::string path, Coordinator& coordinator, Clock& cloc
 
 TargetsFile::~TargetsFile() {
   changes_.Close();
+  {
+    MutexLock lock(&mu_);
+    ending_ = true;
+  }
+  ends_.NotifyAll();
   thread_.join();
 }
 
 void TargetsFile::Nudge() { changes_.TryPush(Change{}); }
 
+bool TargetsFile::Rest(absl::Duration time) {
+  MutexLock lock(&mu_);
+  const auto ends = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ending_; };
+  clock_.Await(&mu_, &ends_, ends, clock_.Now() + time);
+  return !ending_;
+}
+
 void TargetsFile::Run() {
+  absl::Duration took;
   while (!changes_.Finished()) {
+    // Workers come and go faster than all of a large state is told.
+    if (took > StateCopies::kFree && !Rest((StateCopies::kShare - 1) * took)) return;
+    took = absl::ZeroDuration();
     if (changes_.TakeAll(absl::InfiniteFuture()).empty()) continue;
-    const auto state = coordinator_.Describe("", clock_.Now() + kTargetsTimeout);
+    const auto state = coordinator_.Describe("", clock_.Now() + kTargetsTimeout, &took);
     if (!state.ok()) {
       COORDD_LOG(kWarning, "targets file ", path_, " was not written: ", state.status().message());
       continue;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 
 namespace coordd {
 
@@ -30,6 +31,8 @@ class TargetsFile {
  private:
   struct Change {};
   void Run();
+  // False: it is to end.
+  bool Rest(absl::Duration time);
 
   // Constant after construction.
   const std::string path_;
@@ -41,6 +44,11 @@ class TargetsFile {
 
   // Touched by the thread only.
   std::string written_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar ends_;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread thread_;
 };

@@ -26,8 +26,9 @@ struct MessageSize {
 };
 
 // PURE. Not thread-safe. Small messages go before large ones, since what says that a worker lives
-// is small; both in order of arrival. Of the large ones each job has one turn after the other, so
-// that a job with a thousand of them delays another job's by one. A message of which a part was
+// is small; both in order of arrival. Of the large ones each caller has one turn after the other,
+// and of a caller's each of his jobs: so whoever has a thousand of them, in a hundred jobs, delays
+// another's by one. A message of which a part was
 // told goes before the others of its job, and few are begun at a time: once it is read it takes
 // sixteen times the memory.
 class WaitingLine {
@@ -65,21 +66,26 @@ class WaitingLine {
   struct Large {
     std::deque<Place> begun, other;
   };
-  using Jobs = std::map<uint64_t, Large>;
+  struct Account {
+    std::map<uint64_t, Large> jobs;  // none has no place
+    uint64_t last = 0;               // job that had a turn
+    int begun = 0;                   // of all of them
+  };
+  using Accounts = std::map<uint64_t, Account>;
 
   static std::function<void()> TakeFront(std::deque<Place>& line, size_t& cost);
-  bool MayBegin(uint64_t account) const;
-  // What is next of this job; null: nothing may be taken of it now.
-  std::deque<Place>* NextOf(Large& large) const;
-  // The job whose turn it is; large_.end(): of none may anything be taken.
-  Jobs::iterator NextJob();
-  void CountBegun(uint64_t account, int by);
+  // Whether anything of the account, or of the job, may be taken now.
+  bool MayTake(const Account& account) const;
+  bool MayTake(const Account& account, const Large& large) const;
+  bool MayBegin(const Account& account) const {
+    return begun_ < kBegunMax && account.begun < kBegunOfOne;
+  }
+  std::function<void()> TakeLarge(Accounts::iterator account, size_t& cost);
 
   std::deque<Place> small_;
-  Jobs large_;             // none has no place
-  uint64_t last_job_ = 0;  // that had a turn
+  Accounts large_;     // none has no job
+  uint64_t last_ = 0;  // account that had a turn
   int begun_ = 0;
-  std::map<uint64_t, int> begun_of_;  // by account; none is 0
 };
 
 }  // namespace coordd

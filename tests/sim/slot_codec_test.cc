@@ -41,7 +41,7 @@ class Codec {
         bug_(bug),
         totals_(members),
         table_(ProcessSetId{0}, MemberList::All(members), ReadinessBounds{}, totals_),
-        cache_(capacity + (bug == Bug::kPlansWhatIsForgotten ? 1 : 0), table_) {
+        cache_(capacity + (bug == Bug::kPlansWhatIsForgotten ? 1 : 0), table_, totals_.kept) {
     for (int32_t i = 0; i < members; ++i) members_.push_back({SlotTable(capacity), {}, {}, {}, 0});
     for (int i = 0; i < 60; ++i) {
       TensorSpec spec;

@@ -33,12 +33,13 @@ class GenerationSlotsTest : public ::testing::Test {
   GenerationSlotsTest() { Start(/*slots=*/4); }
   void TearDown() override { EXPECT_THAT(state_->CheckConsistency(), IsOk()); }
 
-  void Start(int64_t slots) {
+  void Start(int64_t slots, std::shared_ptr<ByteBudget> budget = nullptr) {
     options_.schedule_after_steps = 0;
     std::vector<SessionId> sessions;
     for (int32_t rank = 0; rank < kRanks; ++rank) sessions.push_back(SessionId{rank});
     GenerationState::Identity identity{"train", Epoch{1}, Generation{1}};
     identity.slots = slots;
+    identity.budget = std::move(budget);
     state_ = std::make_unique<GenerationState>(identity, options_, sessions);
   }
 
@@ -171,6 +172,21 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"root rank", [](TensorSpec& spec) { spec.root_rank = 2; },
                CollectiveKind::kBroadcast},
         Change{"shape", [](TensorSpec& spec) { spec.shape[1] = 3; }, CollectiveKind::kAllgather}));
+
+TEST_F(GenerationSlotsTest, WhatIsTooMuchToKeepIsNamedEachTime) {
+  // Of one name; the detector of patterns keeps none, since nothing is scheduled.
+  const auto budget = std::make_shared<ByteBudget>(8 * 2 * KeptNames::CostOf(Gradient("a", {4})));
+  Start(/*slots=*/4, budget);
+  for (const char* name : {"a", "b", "c"}) AllReport(Gradient(name, {4}));
+  EXPECT_GT(budget->names()->used(), 0);
+  EXPECT_LE(budget->names()->used(), budget->names()->limit());
+  const int64_t kept = budget->names()->used();
+  // They are collectives as before.
+  EXPECT_THAT(AllReport(Gradient("z", {4})), ElementsAre("to 0,1,2: plan 4{z}"));
+  EXPECT_EQ(budget->names()->used(), kept);
+  Start(/*slots=*/4);
+  EXPECT_EQ(budget->names()->used(), 0) << "its generation is gone";
+}
 
 TEST_F(GenerationSlotsTest, RowsMayDifferFromRankToRankAndFromStepToStep) {
   TensorSpec rows = Gradient("w", {3, 4});

@@ -14,7 +14,8 @@ using testing::IsEmpty;
 
 class Detector {
  public:
-  explicit Detector(int64_t steps = 3) : detector_(steps) {}
+  explicit Detector(int64_t steps = 3, KeptNames::Hold kept = {})
+      : detector_(steps, std::move(kept)) {}
   // Each argument is a batch.
   void Plan(const std::vector<std::vector<TensorSpec>>& batches) {
     for (const auto& batch : batches) {
@@ -164,6 +165,30 @@ TEST(ScheduleDetectorTest, NamesThatComeTwiceAndNeverAgainAreForgotten) {
     detector.PlanNames({{name}, {name}});
     ASSERT_LE(detector->known_tensors(), 2 * ScheduleDetector::kMaxTensors);
   }
+}
+
+TEST(ScheduleDetectorTest, WhatItKnowsIsCountedAndForgottenWhereThereIsNoRoom) {
+  const int64_t cost = KeptNames::CostOf(Gradient("a", {4}));
+  const auto budget = std::make_shared<ByteBudget>(8 * 3 * cost);  // three of them
+  KeptNames names(budget);
+  {
+    Detector detector(3, KeptNames::Hold(names));
+    for (int step = 0; step < 3; ++step) detector.PlanNames({{"a"}, {"b"}, {"c"}});
+    EXPECT_TRUE(detector->complete());
+    EXPECT_EQ(budget->names()->used(), 3 * cost);
+    detector.PlanNames({{"d"}});  // a fourth
+    EXPECT_FALSE(detector->complete());
+    EXPECT_EQ(budget->names()->used(), 0);
+    for (int step = 0; step < 3; ++step) detector.PlanNames({{"a"}, {"b"}});
+    EXPECT_TRUE(detector->complete()) << "it begins from the beginning";
+    // One that is called in another way costs as if it were new, and no more.
+    detector.Plan({{Gradient("a", {4, 4})}});
+    EXPECT_EQ(budget->names()->used(), 2 * cost + static_cast<int64_t>(sizeof(int64_t)));
+    for (int step = 0; step < 3; ++step) detector.PlanNames({{"c"}});
+    EXPECT_LE(budget->names()->used(), 3 * cost + static_cast<int64_t>(sizeof(int64_t)));
+  }
+  EXPECT_EQ(budget->names()->used(), 0);
+  EXPECT_EQ(budget->used(), 0) << "it takes nothing from what is pending";
 }
 
 TEST(ScheduleDetectorTest, APatternThatWasOfNoUseHasToLastLonger) {

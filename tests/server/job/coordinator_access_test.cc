@@ -223,6 +223,51 @@ TEST_F(CoordinatorAccessTest, OneOwnerLeavesRoomForOthers) {
 }
 
 // In two ranks' job one reports tensors that the other never does: what is pending grows.
+TEST_F(CoordinatorAccessTest, WhatTheWorkersOfAnOwnerSayHasABound) {
+  options_.max_bytes_per_owner = 4 << 20;  // of which a quarter
+  Restart();
+  // How many of 100 came in, each of which says so much.
+  const auto crowd = [this](const Caller& caller, const std::string& job, int devices) {
+    int in = 0;
+    for (int i = 0; i < 100; ++i) {
+      v1::WorkerMessage message;
+      v1::Join& join = *message.mutable_join();
+      join = JoinOf(absl::StrCat("w", ++session_), "node0");
+      join.set_job(job);
+      join.mutable_limits()->set_min_workers(1000);
+      join.mutable_limits()->set_max_workers(1000);
+      for (int device = 0; device < devices; ++device) {
+        v1::Device& gpu = *join.add_devices();
+        gpu.set_uuid(absl::StrCat("GPU-", session_, "-", device, std::string(100, 'u')));
+        gpu.set_model(std::string(100, 'm'));
+        gpu.set_kind(v1::MEMORY_KIND_CUDA);
+      }
+      const Effects effects =
+          Do(SessionMessage{SessionId{session_}, message, std::make_shared<const Caller>(caller)});
+      bool refused = false;
+      for (const Outgoing& out : effects.outgoing) {
+        const auto* close = std::get_if<CloseSession>(&out);
+        if (close == nullptr) continue;
+        EXPECT_THAT(close->status, StatusIs(Code::kResourceExhausted,
+                                            testing::HasSubstr("--max-bytes-per-owner")));
+        refused = true;
+      }
+      in += refused ? 0 : 1;
+    }
+    return in;
+  };
+  EXPECT_EQ(crowd(alice_, "few", 8), 100);
+  const int64_t before = session_;
+  const int many = crowd(alice_, "many", 64);
+  EXPECT_GT(many, 0);
+  EXPECT_LT(many, 100);
+  EXPECT_EQ(crowd(alice_, "more", 64), 0);
+  EXPECT_EQ(crowd(alice_, "usual", 4), 100) << "who says what is usual is not counted";
+  EXPECT_EQ(crowd(bob_, "other", 64), many) << "nor is another owner";
+  for (int i = 1; i <= many; ++i) Do(SessionEnded{SessionId{before + i}, ""});
+  EXPECT_GT(crowd(alice_, "again", 64), 0) << "who is gone says nothing more";
+}
+
 TEST_F(CoordinatorAccessTest, WhatJobsOfOneOwnerTakeIsBoundedTogether) {
   options_.max_bytes_per_owner = 350'000;
   Restart();

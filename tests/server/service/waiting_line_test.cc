@@ -74,6 +74,15 @@ TEST_F(WaitingLineTest, OfSmallOnesAsManyAsATurnMayCost) {
   EXPECT_THAT(Take(3, 0), ElementsAre("c"));
 }
 
+TEST_F(WaitingLineTest, CallersTakeTurnsHoweverManyJobsOneOfThemHas) {
+  for (uint64_t job = 1; job <= 3; ++job)
+    Add(absl::StrCat("flood", job), {.account = 1, .job = job}, kLarge);
+  Add("other", {.account = 2, .job = 9}, kLarge);
+  EXPECT_THAT(Take(1, kLarge), ElementsAre("flood1"));
+  EXPECT_THAT(Take(1, kLarge), ElementsAre("other"));
+  EXPECT_THAT(Take(1, 2 * kLarge), ElementsAre("flood2", "flood3"));
+}
+
 TEST_F(WaitingLineTest, WhatHasBegunGoesOnBeforeOthersOfItsJob) {
   Add("a", 1, kLarge);
   Add("rest", {.job = 1, .has_begun = true}, kLarge);
@@ -107,7 +116,7 @@ TEST_F(BegunTest, OfOneCallerAreFew) {
   for (uint64_t job = 1; job <= 3; ++job) Begin(1, job);
   Add("one's next", {.account = 1, .job = 4}, kLarge);
   Add("another's", {.account = 2, .job = 5}, kLarge);
-  for (const char* next : {"rest of 1", "rest of 2", "rest of 3", "another's", "rest of 1"})
+  for (const char* next : {"rest of 1", "another's", "rest of 2", "rest of 3", "rest of 1"})
     EXPECT_EQ(Next(), next);
   End(2);
   for (const char* next : {"rest of 2", "rest of 3", "one's next", "rest of 1"})
