@@ -56,6 +56,11 @@ class KeptNames {
       bytes_ = bytes;
     }
     int64_t bytes() const { return bytes_; }
+    // Whether nothing may be kept for speed alone.
+    bool is_full() const {
+      constexpr int64_t kLittle = 4 << 10;
+      return of_ != nullptr && !of_->HasRoomFor(kLittle);
+    }
 
    private:
     KeptNames* of_ = nullptr;  // null: nobody counts

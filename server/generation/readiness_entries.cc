@@ -24,10 +24,12 @@ std::unique_ptr<ReadinessEntry> ReadinessEntries::New(const TensorSpec& spec) {
   } else {
     entry = std::move(spare_entries_.back());
     spare_entries_.pop_back();
+    spares_.Set(spares_.bytes() - CostOf(*entry));
   }
   if (!spare_specs_.empty()) {
     entry->spec = std::move(spare_specs_.back());
     spare_specs_.pop_back();
+    spares_.Set(spares_.bytes() - KeptNames::CostOf(entry->spec));
   }
   entry->spec = spec;
   return entry;
@@ -64,12 +66,14 @@ std::unique_ptr<ReadinessEntry> ReadinessEntries::Take(ReadinessEntry& entry) {
   const auto at = entries_.find(entry.spec.name);
   std::unique_ptr<ReadinessEntry> taken = std::move(at->second);
   entries_.erase(at);
+  if (entries_.empty() && spares_.is_full()) entries_.rehash(0);
   return taken;
 }
 
 void ReadinessEntries::Keep(std::unique_ptr<ReadinessEntry> spare) {
-  const int64_t each = kEntryCostBytes + spare->own.size_bytes();
+  const int64_t each = CostOf(*spare);
   if (static_cast<int64_t>(spare_entries_.size()) >= kMaxSpareBytes / each) return;
+  if (!spares_.Add(each)) return;
   spare->own.Clear();
   spare->bundle = nullptr;
   spare->max_bytes = spare->sum_bytes = 0;
@@ -78,6 +82,7 @@ void ReadinessEntries::Keep(std::unique_ptr<ReadinessEntry> spare) {
 
 bool ReadinessEntries::Reuse(TensorSpec&& spec) {
   if (spare_specs_.size() >= spare_entries_.size()) return false;
+  if (!spares_.Add(KeptNames::CostOf(spec))) return false;
   spare_specs_.push_back(std::move(spec));
   return true;
 }
@@ -88,6 +93,7 @@ void ReadinessEntries::Clear() {
   by_age_.clear();
   spare_entries_.clear();
   spare_specs_.clear();
+  spares_.Set(0);
   state_bytes_ = 0;
   stalled_ = 0;
 }

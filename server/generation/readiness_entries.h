@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/protocol/tensor_spec.h"
 #include "common/protocol/types.h"
+#include "server/generation/kept_names.h"
 #include "server/members/member_list.h"
 #include "server/members/rank_set.h"
 
@@ -69,8 +70,9 @@ class ReadinessEntries {
  public:
   static constexpr int64_t kEntryCostBytes = 256;  // containers, allocations
 
-  // `members` outlives it.
-  explicit ReadinessEntries(const MemberList& members) : members_(members) {}
+  // `members` outlives it. `spares`: counts what is kept for those that come next.
+  explicit ReadinessEntries(const MemberList& members, KeptNames::Hold spares = {})
+      : members_(members), spares_(std::move(spares)) {}
   ReadinessEntries(const ReadinessEntries&) = delete;
   ReadinessEntries& operator=(const ReadinessEntries&) = delete;
 
@@ -105,6 +107,9 @@ class ReadinessEntries {
 
  private:
   std::unique_ptr<ReadinessEntry> New(const TensorSpec& spec);
+  static int64_t CostOf(const ReadinessEntry& spare) {
+    return kEntryCostBytes + spare.own.size_bytes();
+  }
 
   const MemberList& members_;
   absl::flat_hash_map<absl::string_view, std::unique_ptr<ReadinessEntry>> entries_;
@@ -113,6 +118,7 @@ class ReadinessEntries {
   int64_t last_stalled_id_ = -1;  // entries up to this one have been visited
   int64_t stalled_ = 0;
   int64_t state_bytes_ = 0;
+  KeptNames::Hold spares_;
   std::vector<std::unique_ptr<ReadinessEntry>> spare_entries_;
   std::vector<TensorSpec> spare_specs_;
 };

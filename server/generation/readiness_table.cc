@@ -23,7 +23,7 @@ ReadinessTable::ReadinessTable(ProcessSetId process_set, MemberList members,
       bounds_(bounds),
       totals_(totals),
       joined_(members_),
-      entries_(members_),
+      entries_(members_, KeptNames::Hold(totals.kept)),
       bundles_(members_, entries_),
       tombstones_(members_) {}
 

@@ -224,7 +224,9 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   for (const Place& place : topology.places) {
     const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
     by_rank.push_back(session);
-    workers_.at(session).Enter(generation(), place, turn.now);
+    Worker& worker = workers_.at(session);
+    worker.Enter(generation(), place, turn.now);
+    workers_.Recount(worker);
     messages_.Membership(session, place, topology, inherited, identity.slots, turn.effects);
   }
   messages_.Sets(by_rank, inherited, turn.effects);
@@ -337,6 +339,7 @@ absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
   const bool more = report.process_sets().more();
   COORDD_RETURN_IF_ERROR(
       Survivors::AddReport(generation_->state().size(), std::move(report), worker.report));
+  COORDD_RETURN_IF_ERROR(workers_.RecountReport(worker));
   if (more) return absl::OkStatus();
   worker.AwaitNext();
   rendezvous_.Rejoin(session, turn.now);

@@ -48,29 +48,51 @@ std::string Who(const JobWorker& worker) {
              : absl::StrCat("rank ", ToInt(worker.place.rank), where);
 }
 
-int64_t JobWorkers::CostOf(const v1::Join& join) {
-  // A worker that sees eight GPUs has less. What it says is here, in admission and in what it is
-  // compared with.
-  constexpr size_t kUsual = 4 << 10, kCopies = 2;
-  const size_t space = join.SpaceUsedLong();
-  return space <= kUsual ? 0 : static_cast<int64_t>(kCopies * (space - kUsual));
+namespace {
+
+// What a worker that sees eight GPUs says is less.
+constexpr size_t kUsualWords = 4 << 10;
+
+int64_t CostOf(size_t space) {
+  // It is here, in admission and in what it is compared with.
+  constexpr size_t kCopies = 2;
+  return space <= kUsualWords ? 0 : static_cast<int64_t>(kCopies * (space - kUsualWords));
 }
 
-absl::Status JobWorkers::HasRoomFor(const v1::Join& join) const {
-  const int64_t cost = CostOf(join);
-  if (cost == 0 || joins_.HasRoomFor(cost)) return absl::OkStatus();
+absl::Status TooMuch(const BudgetShare& words, absl::string_view what, size_t space) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("this Join takes ", join.SpaceUsedLong(),
-                   " bytes, and what the workers of its owner's jobs "
-                   "say beyond 4 KiB each may take ",
-                   joins_.limit() >> 20, " MiB (a quarter of --max-bytes-per-owner)"));
+      absl::StrCat(what, " takes ", space, " bytes, and what the workers of its owner's jobs say ",
+                   "beyond ", kUsualWords >> 10, " KiB each may take ", words.limit() >> 20,
+                   " MiB (a quarter of --max-bytes-per-owner)"));
+}
+
+}  // namespace
+
+absl::Status JobWorkers::HasRoomFor(const v1::Join& join) const {
+  const size_t space = join.SpaceUsedLong();
+  return words_.HasRoomFor(CostOf(space)) ? absl::OkStatus() : TooMuch(words_, "this Join", space);
+}
+
+void JobWorkers::Recount(JobWorker& worker) {
+  const int64_t now = CostOf(worker.join.SpaceUsedLong()) + CostOf(worker.report.SpaceUsedLong());
+  words_.Set(word_bytes_ += now - worker.word_bytes);
+  worker.word_bytes = now;
+}
+
+absl::Status JobWorkers::RecountReport(JobWorker& worker) {
+  Recount(worker);
+  if (words_.HasRoomFor(0)) return absl::OkStatus();
+  const size_t space = worker.report.SpaceUsedLong();
+  worker.report.Clear();
+  Recount(worker);
+  return TooMuch(words_, "this RecoveryReport", space);
 }
 
 JobWorker& JobWorkers::Add(SessionId session, JobWorker worker) {
   admission_.Add(worker.join);
-  worker.join_bytes = CostOf(worker.join);
-  CountJoins(worker.join_bytes);
-  return workers_.emplace(session, std::move(worker)).first->second;
+  JobWorker& added = workers_.emplace(session, std::move(worker)).first->second;
+  Recount(added);
+  return added;
 }
 
 JobWorker JobWorkers::Take(SessionId session) {
@@ -78,7 +100,7 @@ JobWorker JobWorkers::Take(SessionId session) {
   JobWorker worker = std::move(it->second);
   workers_.erase(it);
   if (worker.departs()) --departing_;
-  CountJoins(-worker.join_bytes);
+  words_.Set(word_bytes_ -= worker.word_bytes);
   return worker;
 }
 
@@ -86,7 +108,7 @@ void JobWorkers::Remove(SessionId session) { Release(Take(session)); }
 
 void JobWorkers::Clear() {
   workers_.clear();
-  CountJoins(-join_bytes_);
+  words_.Set(word_bytes_ = 0);
   admission_.Clear();
   departing_ = 0;
 }

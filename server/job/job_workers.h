@@ -25,7 +25,7 @@ namespace coordd {
 
 struct JobWorker {
   v1::Join join;           // without the token
-  int64_t join_bytes = 0;  // JobWorkers::CostOf it
+  int64_t word_bytes = 0;  // JobWorkers::Recount
   Generation generation;   // 0: waiting
   Place place;             // of a member
   // For a survivor that waits: the generation that it was in, its rank there and its report.
@@ -74,15 +74,15 @@ class JobWorkers {
  public:
   using Map = std::map<SessionId, JobWorker>;
 
-  // Of memory, what this one says takes beyond what one usually says, about.
-  static int64_t CostOf(const v1::Join& join);
-
-  // Counts what Joins say for the owner of the job, from now on.
+  // What workers say beyond what is usual is counted for the owner of the job, from now on.
   void Bind(const std::shared_ptr<ByteBudget>& budget) {
-    joins_.Bind(budget == nullptr ? nullptr : budget->joins());
+    words_.Bind(budget == nullptr ? nullptr : budget->words());
   }
-  // RESOURCE_EXHAUSTED: his jobs' workers have said too much for this one, too.
+  // RESOURCE_EXHAUSTED of these: the workers of his jobs have said too much for this, too.
   absl::Status HasRoomFor(const v1::Join& join) const;
+  // After its report has come; it has none, then.
+  absl::Status RecountReport(JobWorker& worker);
+  void Recount(JobWorker& worker);                      // after its report has gone
   JobWorker& Add(SessionId session, JobWorker worker);  // REQUIRES: Check(its join) is OK
   JobWorker Take(SessionId session);                    // it is gone, and released by its owner
   void Remove(SessionId session);                       // it is gone, and released
@@ -130,11 +130,9 @@ class JobWorkers {
   bool NoteExit(const v1::LaunchedExit& in);
 
  private:
-  void CountJoins(int64_t more) { joins_.Set(join_bytes_ += more); }
-
   Map workers_;
-  int64_t join_bytes_ = 0;  // of workers_
-  BudgetShare joins_;
+  int64_t word_bytes_ = 0;  // of workers_
+  BudgetShare words_;
   SharedWords shared_;
   Admission admission_;
   int32_t departing_ = 0;  // of workers_, those whose stream has ended

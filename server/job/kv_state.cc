@@ -336,9 +336,15 @@ void KvState::Put(const std::string& key, std::string value, Effects& effects) {
   Change(CostOf(key, it->second) - before);
   const auto calls = waiting_.find(key);
   if (calls == waiting_.end()) return;
+  // Thousands may have waited for it.
+  constexpr size_t kCopiedBytes = 1024;
+  std::shared_ptr<const std::string> shared;
+  if (it->second.size() > kCopiedBytes && calls->second.size() > 1)
+    shared = std::make_shared<const std::string>(it->second);
   for (CallId call : calls->second) {
-    effects.outgoing.push_back(
-        StoreReply{.call = call, .status = absl::OkStatus(), .value = it->second});
+    StoreReply reply{.call = call, .status = absl::OkStatus(), .shared = shared};
+    if (shared == nullptr) reply.value = it->second;
+    effects.outgoing.push_back(std::move(reply));
     key_of_call_.erase(call);
   }
   waiting_.erase(calls);

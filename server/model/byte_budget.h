@@ -14,12 +14,12 @@ namespace coordd {
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t limit)
-      : limit_(limit), joins_(new ByteBudget(limit / 4, 0)), names_(new ByteBudget(limit / 8, 0)) {}
+      : limit_(limit), words_(new ByteBudget(limit / 4, 0)), names_(new ByteBudget(limit / 8, 0)) {}
 
   int64_t used() const { return used_; }
   int64_t limit() const { return limit_; }
-  // What Joins say beyond what one usually says.
-  const std::shared_ptr<ByteBudget>& joins() const { return joins_; }
+  // What workers say of themselves beyond what is usual.
+  const std::shared_ptr<ByteBudget>& words() const { return words_; }
   // Names of tensors that are kept though they are not pending.
   const std::shared_ptr<ByteBudget>& names() const { return names_; }
 
@@ -30,7 +30,7 @@ class ByteBudget {
 
   const int64_t limit_;
   int64_t used_ = 0;
-  const std::shared_ptr<ByteBudget> joins_, names_;
+  const std::shared_ptr<ByteBudget> words_, names_;
 };
 
 // PURE. Not thread-safe. What one part takes of a budget, until it is gone; of none: without a

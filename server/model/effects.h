@@ -142,6 +142,8 @@ struct StoreReply {
   CallId call;
   absl::Status status = {};
   std::string value = {};  // Get; Append, if it is wanted
+  // In its place, of a large one that many have waited for; null: there is none.
+  std::shared_ptr<const std::string> shared = nullptr;
   // Add: the sum; DeletePrefix, Delete, Count: how many; Append: bytes.
   int64_t number = 0;
   std::vector<std::optional<std::string>> found = {};  // Look; CompareSet: of its key

@@ -17,8 +17,10 @@ bool Inbox::HasRoomLocked(const Arrival* arrival) const {
   if (items_.size() >= capacity_) return false;
   if (arrival == nullptr) return true;
   if (waiting_.HasOf(arrival->size)) return false;
-  const size_t taken = arrival->size.is_small() ? cost_.small : cost_.large;
-  return taken == 0 || taken + arrival->size.cost() <= kTurnCost;
+  const bool is_small = arrival->size.is_small();
+  const size_t taken = is_small ? cost_.small : cost_.large;
+  const size_t most = is_small ? kSmallTurnCost : kTurnCost;
+  return taken == 0 || taken + arrival->size.cost() <= most;
 }
 
 void Inbox::TakeLocked(Item&& item, const Arrival* arrival, absl::Time now) {
@@ -170,7 +172,7 @@ std::vector<std::function<void()>> Inbox::TakeWaiting() {
   const auto left = [](size_t all, size_t taken) { return all - std::min(all, taken); };
   std::vector<std::function<void()>> taken =
       waiting_.Take({.messages = left(capacity_, items_.size()),
-                     .small_cost = left(kTurnCost, cost_.small),
+                     .small_cost = left(kSmallTurnCost, cost_.small),
                      .large_cost = left(kTurnCost, cost_.large)});
   is_due_ = is_due_ || !waiting_.empty();
   return taken;

@@ -37,7 +37,8 @@ class Inbox {
   static constexpr size_t kCapacity = 4096;
   // Of small messages (MessageSize) a turn takes so much, and so much of others, so that it is
   // short whatever they are; a single one may be larger.
-  static constexpr size_t kTurnCost = size_t{1} << 20;
+  static constexpr size_t kSmallTurnCost = size_t{1} << 20;
+  static constexpr size_t kTurnCost = size_t{256} << 10;
   // So that the coordinator works while others still come.
   static constexpr size_t kHeldMax = 32;
   // So late at most errors and stalls are seen.

@@ -8,8 +8,10 @@
 namespace coordd {
 namespace {
 
-// What a word costs, and a tensor of it, however short they are: each may have an answer.
-constexpr size_t kWordBytes = 64;
+// What a word costs, and a tensor of it, however short they are: each may have an answer. A report
+// of what is ready is counted, and nothing else is quicker.
+constexpr size_t kReportBytes = 64;
+constexpr size_t kWordBytes = 256;
 constexpr size_t kTensorBytes = 32;
 
 // Of memory a byte on the wire takes so many when it is read, where tensors have long names.
@@ -17,7 +19,8 @@ constexpr size_t kUsualSpace = 4;
 
 size_t CostOf(const v1::WorkerMessage& message, const Heard& heard) {
   const auto tensors = static_cast<size_t>(message.tensors_ready().tensors_size());
-  return kWordBytes + std::max({heard.bytes, tensors * kTensorBytes, heard.space / kUsualSpace});
+  const size_t word = WakeRule::IsReport(message) ? kReportBytes : kWordBytes;
+  return word + std::max({heard.bytes, tensors * kTensorBytes, heard.space / kUsualSpace});
 }
 
 // Puts what is told into parts, one after the other.

@@ -24,7 +24,7 @@ bool Keeps(const decltype(StoreCall::request)& request) {
 }
 
 int64_t AnswerSize(const StoreReply& reply) {
-  size_t size = reply.value.size();
+  size_t size = reply.shared != nullptr ? reply.shared->size() : reply.value.size();
   for (const auto& one : reply.found) size += one.has_value() ? one->size() : 0;
   return static_cast<int64_t>(size);
 }
@@ -100,7 +100,13 @@ grpc::ServerUnaryReactor* StoreService::Get(grpc::CallbackServerContext* context
                                             const v1::GetRequest* request,
                                             v1::GetResponse* response) {
   return Start(context, "get", request->caller(), StoreGet{request->key()},
-               [response](StoreReply& reply) { response->set_value(std::move(reply.value)); });
+               [response](StoreReply& reply) {
+                 if (reply.shared != nullptr) {
+                   response->set_value(*reply.shared);
+                 } else {
+                   response->set_value(std::move(reply.value));
+                 }
+               });
 }
 
 grpc::ServerUnaryReactor* StoreService::Add(grpc::CallbackServerContext* context,

@@ -14,7 +14,7 @@ namespace coordd {
 struct MessageSize {
   // Up to here a message is small: heartbeats, cached reports, most of what nodes send.
   static constexpr size_t kSmallBytes = 4096;
-  static constexpr size_t kSmallCost = 16 << 10;
+  static constexpr size_t kSmallCost = 64 << 10;
 
   size_t bytes = 0;  // on the wire
   // The bytes that its words would have if each worker sent its own: what several members of a node

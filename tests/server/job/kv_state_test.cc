@@ -81,6 +81,21 @@ TEST_F(KvStateTest, AGetWaitsForItsKey) {
   EXPECT_EQ(replies[1].value, "v");
 }
 
+TEST_F(KvStateTest, ALargeValueIsOneForAllWhoHaveWaited) {
+  const std::string large(50'000, 'v');
+  for (const char* key : {"large", "small"}) {
+    EXPECT_THAT(Call(StoreGet{key}), IsEmpty());
+    EXPECT_THAT(Call(StoreGet{key}), IsEmpty());
+    const bool is_large = key == std::string("large");
+    const std::vector<StoreReply> replies = Call(StoreSet{key, is_large ? large : "v"});
+    ASSERT_EQ(replies.size(), 3u);
+    EXPECT_EQ(replies[1].shared, replies[2].shared);
+    EXPECT_EQ(replies[1].shared != nullptr ? *replies[1].shared : replies[1].value,
+              is_large ? large : "v");
+    EXPECT_EQ(replies[1].shared != nullptr, is_large);
+  }
+}
+
 TEST_F(KvStateTest, ComparingAndAppendingWakeWhoWaits) {
   EXPECT_THAT(Call(StoreGet{"a"}), IsEmpty());
   EXPECT_THAT(Call(StoreGet{"b"}), IsEmpty());

@@ -61,7 +61,7 @@ TEST(Inbox, TakesOfSmallMessagesWhatATurnMayCost) {
   ASSERT_TRUE(kSmall.is_small());
   size_t taken = 0;
   while (inbox.Offer(Ended(1), {.size = kSmall})) ++taken;
-  EXPECT_EQ(taken, Inbox::kTurnCost / MessageSize::kSmallCost);
+  EXPECT_EQ(taken, Inbox::kSmallTurnCost / MessageSize::kSmallCost);
   EXPECT_TRUE(inbox.Offer(Ended(2), kLarge));  // those have room of their own
   TakeNow(inbox);
   EXPECT_TRUE(inbox.Offer(Ended(3), {.size = kSmall}));

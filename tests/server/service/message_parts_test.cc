@@ -96,7 +96,7 @@ TEST(PartsOf, WhatManyMembersSayIsToldInTurns) {
 
 TEST(PartsOf, AShortMessageOfManyIsNotSmall) {
   const auto parts =
-      PartsOf(kStream, {SaidBy({{SessionId{1}, NodeMembers::kMaxOpen}}, Heartbeat())}, 20);
+      PartsOf(kStream, {SaidBy({{SessionId{1}, NodeMembers::kMaxOpen / 16}}, Heartbeat())}, 20);
   ASSERT_THAT(parts, SizeIs(1));
   EXPECT_FALSE(parts[0].size.is_small());
 }

@@ -238,6 +238,7 @@ std::string ToText(const Outgoing& out, const EffectNames& names) {
                                   absl::StatusCodeToString(reply.status.code()));
   if (!reply.status.ok()) return absl::StrCat(text, " ", Quoted(reply.status.message()));
   if (!reply.value.empty()) absl::StrAppend(&text, " value=", reply.value);
+  if (reply.shared != nullptr) absl::StrAppend(&text, " value=", *reply.shared);
   if (reply.number != 0) absl::StrAppend(&text, " number=", reply.number);
   return text;
 }
