@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -297,6 +298,28 @@ class UsageTest(MistakesCase):
         for command in (["python3", "-"], ["/usr/bin/python3", "-u", "-"]):
             self.assert_usage("-np", "2", "--", *command, says="reads its program from stdin, which at most rank 0 of the 2 workers")
         self.assert_usage("--horovod", "-np", "2", "python3", "-", says="reads its program from stdin")
+
+
+class RefusedRankTest(MistakesCase):
+    def test_the_summary_says_why_coordd_refused_a_rank(self):
+        """Two runs of one name at one coordd, whose launchers have made a token each."""
+        coordd = self.start(processes.Coordd())
+        tokens = []
+        for name in ("first", "second"):
+            tokens.append(os.path.join(self.folder, name))
+            with open(tokens[-1], "w", encoding="ascii") as file:
+                file.write(name)
+            os.chmod(tokens[-1], 0o600)
+        arguments = ("--coordinator", coordd.listen, "--job", "train")
+        first = self.started(*arguments, "--token-file", tokens[0], "-np", "2", "--", "bash", "-c",
+                             f'[ $COORDD_RANK = 1 ] && exec sleep 1000; exec {program("coordd-worker")} selftest')
+        self.assertTrue(wait_for(lambda: '"joined":1' in coordd.get("/v1/jobs").replace(" ", "")), first.text())
+        status, text = self.coordrun(*arguments, "--token-file", tokens[1], "-np", "2", "--", program("coordd-worker"), "selftest")
+        self.assertEqual(status, 3, text)
+        self.assertRegex(text, r"failed first: coordd refused it: another run at this coordd is called job train, .*; it exited with status 3")
+        self.assertRegex(text, r"\ncoordrun: rank [01] exited with status 3, refused by coordd for the same reason\n")
+        first.signal(signal.SIGTERM)
+        first.wait()
 
 
 class CredentialsTest(MistakesCase):

@@ -11,11 +11,14 @@
 #include "absl/strings/str_format.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordrun/process/last_words.h"
+#include "common/base/utf8.h"
+#include "common/protocol/join_refusal.h"
 
 namespace coordd {
 namespace {
 
 constexpr int kDeparturesShown = 64;                 // by coordd, of each job
+constexpr size_t kRefusalBytes = 400;                // of what coordd said: some lines of a screen
 constexpr char kLastWords[] = "; last on stderr: ";  // as coordd has it
 
 std::string Seconds(absl::Duration duration) {
@@ -33,30 +36,48 @@ std::string RankText(const RunOptions& options, const RunReport& report, int32_t
                       where.empty() ? "" : absl::StrCat(" (", where, ")"));
 }
 
+std::string WhyRefused(const RunReport& report, int32_t worker) {
+  const auto index = static_cast<size_t>(worker);
+  return index < report.tails.size() ? RefusalOf(report.tails[index]) : "";
+}
+
 // ", 1.2 GiB reduced per rank in 345 batches", or that nobody was there to reduce anything.
 std::string ReducedText(const RunState& state, const RunReport& report) {
   if (report.nobody_joined) {
     // Of one that has failed init() may well have been called, and coordd have refused it.
     const auto first = state.first_failure();
     const bool has_said = first && !report.tails[static_cast<size_t>(*first)].empty();
+    const bool is_refused = first && !WhyRefused(report, *first).empty();
     return absl::StrCat(
-        report.pids.size() == 1 ? ", which has not" : ", none of which has", " joined the job (",
-        has_said ? "init() was refused or not reached: the last lines below tell why"
-                 : "no call of init()",
-        ")");
+        report.pids.size() == 1 ? ", which has not" : ", none of which has", " joined the job",
+        is_refused ? ""
+        : has_said ? " (init() was refused or not reached: the last lines below tell why)"
+                   : " (no call of init())");
   }
   if (report.batches == 0) return "";
   return absl::StrCat(", ", BytesText(static_cast<double>(report.bytes)), " reduced per rank in ",
                       report.batches, report.batches == 1 ? " batch" : " batches");
 }
 
+// "coordd refused it: the job is full; "; empty: it did not, as far as is known.
+std::string RefusedText(const RunReport& report, int32_t worker) {
+  const std::string why = WhyRefused(report, worker);
+  return why.empty() ? "" : absl::StrCat("coordd refused it: ", why, "; ");
+}
+
 // "ranks 0, 1, 3 exited with status 1": equal ends together, in order of their first rank.
-std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState& state) {
+std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState& state,
+                                      const RunReport& report) {
   std::vector<std::pair<std::string, std::string>> groups;  // end, ranks
+  const std::string told =
+      state.first_failure() ? WhyRefused(report, *state.first_failure()) : std::string();
   for (int32_t r = 0; r < static_cast<int32_t>(state.workers().size()); ++r) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
     if (state.first_failure() == r || worker.away) continue;
-    const std::string end = worker.end ? worker.end->ToString() : "was not collected";
+    std::string end = worker.end ? worker.end->ToString() : "was not collected";
+    if (const std::string refusal = WhyRefused(report, r); !refusal.empty())
+      absl::StrAppend(&end, ", refused by coordd",
+                      refusal == told ? " for the same reason" : absl::StrCat(": ", refusal));
     const std::string rank = absl::StrCat(options.first_rank + r);
     bool found = false;
     for (auto& [text, ranks] : groups) {
@@ -132,8 +153,9 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
       return absl::StrCat(report.early_goodbye, RankText(options, report, *first),
                           " failed for it: it ", end);
     if (state.lost().empty())
-      return absl::StrCat(RankText(options, report, *first), " failed first: ", says,
-                          says.empty() ? "" : "; ", "it ", end);
+      return absl::StrCat(RankText(options, report, *first), " failed first: ",
+                          says.empty() ? RefusedText(report, *first) : absl::StrCat(says, "; "),
+                          "it ", end);
     return absl::StrCat(
         RankText(options, report, *first), " ", end,
         options.discovery_script.empty()
@@ -183,10 +205,13 @@ std::string LossText(const RunOptions& options, const RunState& state, const Run
                      int32_t worker, const std::deque<std::string>& tail) {
   const RunState::Worker& lost = state.workers()[static_cast<size_t>(worker)];
   const std::vector<std::string> words = LastWords(tail);
+  const std::string refusal = RefusalOf(tail);
   return absl::StrCat(
       RankText(options, report, worker), " ", lost.end->ToString(), " after ", Seconds(lost.ran),
-      words.empty() ? "" : absl::StrCat(" (last on stderr: ", words.back(), ")"), "; ",
-      state.alive(), state.alive() == 1 ? " worker goes on" : " workers go on");
+      !refusal.empty() ? absl::StrCat(" (coordd refused it: ", refusal, ")")
+      : words.empty()  ? ""
+                       : absl::StrCat(" (last on stderr: ", words.back(), ")"),
+      "; ", state.alive(), state.alive() == 1 ? " worker goes on" : " workers go on");
 }
 
 std::string DrainText(const RunOptions& options, const RunState& state, const RunReport& report,
@@ -310,6 +335,13 @@ bool EndedByALoss(const std::deque<std::string>& tail) {
   });
 }
 
+std::string RefusalOf(const std::deque<std::string>& tail) {
+  for (auto line = tail.rbegin(); line != tail.rend(); ++line)
+    if (const std::string why = RefusalIn(WithoutEscapes(*line)); !why.empty())
+      return ShortenedText(why, kRefusalBytes);
+  return "";
+}
+
 std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail) {
   const bool lacks_horovod = std::any_of(tail.begin(), tail.end(), [](const std::string& line) {
     return absl::StrContains(line, "ModuleNotFoundError: No module named 'horovod");
@@ -333,7 +365,7 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
       "coordrun: job ", report.job, ", ", options.np, options.np == 1 ? " worker, " : " workers, ",
       Seconds(report.wall), ReducedText(state, report), ": ", EndingText(options, state, report));
   if (good && state.lost().empty()) return out;
-  for (const std::string& line : EndsOfOthers(options, state)) {
+  for (const std::string& line : EndsOfOthers(options, state, report)) {
     absl::StrAppend(&out, "\ncoordrun: ", line);
   }
   for (const std::string& sentence : report.coordinator_view) {

@@ -78,6 +78,10 @@ bool OnlyLatecomersAreLeft(const v1::ServerState& state, const RunState& run,
 void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
                       RunReport* report);
 
+// Why coordd has let none of this worker's process in, as it has said it; empty: it has not been
+// refused, as far as these lines tell.
+std::string RefusalOf(const std::deque<std::string>& tail);
+
 // What to do about a worker's last words on stderr; empty: nothing is known.
 std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail);
 
