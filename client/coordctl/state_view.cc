@@ -14,6 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "client/coordctl/edge_view.h"
 #include "client/coordctl/gpu_view.h"
+#include "common/base/counted.h"
+#include "common/protocol/rank_runs.h"
 
 namespace coordd {
 namespace {
@@ -281,16 +283,6 @@ std::string StallsText(const v1::ServerState& state) {
   for (const v1::JobState& job : state.jobs())
     for (const v1::StalledTensor& stall : job.stalled()) texts.push_back(StallText(stall));
   return absl::StrJoin(texts, "; ");
-}
-
-std::string RankRunsText(const std::vector<int32_t>& ranks) {
-  std::vector<std::string> runs;
-  for (size_t first = 0, next = 0; first < ranks.size(); first = next) {
-    for (next = first + 1; next < ranks.size() && ranks[next] == ranks[next - 1] + 1;) ++next;
-    runs.push_back(next - first == 1 ? absl::StrCat(ranks[first])
-                                     : absl::StrCat(ranks[first], "-", ranks[next - 1]));
-  }
-  return absl::StrJoin(runs, ", ");
 }
 
 std::string DevicesText(const v1::JobState& job) {

@@ -64,10 +64,10 @@ std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& depa
     if (history.Knows(departure)) continue;
     departure.set_drained(was_asked || departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
     history.Add(departure);
-    messages.Emit(Event::Kind::kWorkerDeparted,
-                  absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
-                               departure.pid(), ") ", departure.detail()),
-                  effects, departure.cause());
+    messages.EmitDeparture(departure,
+                           absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(),
+                                        ", pid ", departure.pid(), ") ", departure.detail()),
+                           effects);
   }
   return departed;
 }

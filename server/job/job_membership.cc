@@ -140,7 +140,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
   history_.Add(departure);
   const std::string sentence = absl::StrCat(Who(worker), " ", departure.detail());
-  Emit(Event::Kind::kWorkerDeparted, sentence, turn.effects, cause);
+  messages_.EmitDeparture(departure, sentence, turn.effects);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
   // its id by now; unless it would have been in the next one.

@@ -284,7 +284,7 @@ void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::strin
   // Those who had come back have to come again, as all do who are waited for.
   if (return_.under_way() && has_members) return_.AskAgain(turn.now);
   for (SessionId session : sessions)
-    if (Has(session)) OnSessionEnded(session, "", turn);
+    if (Has(session)) OnSessionEnded(session, detail, turn);
 }
 
 absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, int32_t* known,

@@ -146,12 +146,6 @@ TEST(StatusText, NamesProcessSetsAndWhoHasJoined) {
   EXPECT_THAT(text, HasSubstr("grad/17 (process set 3); ranks in"));
 }
 
-TEST(RankRunsText, WritesRuns) {
-  EXPECT_EQ(RankRunsText({}), "");
-  EXPECT_EQ(RankRunsText({3}), "3");
-  EXPECT_EQ(RankRunsText({0, 1, 2, 4, 6, 7}), "0-2, 4, 6-7");
-}
-
 TEST(StatusText, ShowsOverWhatEachRankReachesTheOthers) {
   v1::ServerState state = TwoNodes();
   EXPECT_THAT(StatusText(state), Not(HasSubstr("edges")));
