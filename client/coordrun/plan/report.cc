@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordrun/process/last_words.h"
+#include "common/base/counted.h"
 #include "common/base/utf8.h"
 #include "common/protocol/join_refusal.h"
 
@@ -126,6 +127,18 @@ std::string RepairedText(const RunState& state) {
   return absl::StrCat("; ", state.repaired(), " times one was lost and started again");
 }
 
+// What the numbers in what coordrun says are, where coordd's may be others; empty: they are the
+// same.
+std::string NumbersText(const RunOptions& options, const RunState& state, const RunReport& report) {
+  const bool has_changed =
+      !state.lost().empty() || state.repaired() > 0 || state.drained_workers() > 0;
+  const bool elastic = options.min_np > 0 || !options.discovery_script.empty();
+  if (!elastic || !has_changed || report.nobody_joined) return "";
+  return absl::StrCat(options.prefix ? "[n] and rank n here are" : "rank n here is",
+                      " the number with which coordrun started a worker (COORDD_RANK); since "
+                      "members have changed, its rank in the job may be another");
+}
+
 std::string TailText(const RunOptions& options, const RunReport& report, int32_t worker) {
   const std::deque<std::string>& tail = report.tails[static_cast<size_t>(worker)];
   std::string out;
@@ -220,6 +233,23 @@ std::string DrainText(const RunOptions& options, const RunState& state, const Ru
   return absl::StrCat(RankText(options, report, worker), " was asked to leave and ",
                       gone.end->ToString(), " after ", Seconds(gone.ran), "; ", state.alive(),
                       state.alive() == 1 ? " worker goes on" : " workers go on");
+}
+
+std::string BeginningText(const RunOptions& options, const RunPlan& plan) {
+  const bool grows = !options.discovery_script.empty();
+  // Of a job with workers of other coordruns, only coordd knows how many there are.
+  const bool is_whole_job = options.size <= options.np && !options.pods.take_part();
+  if (options.min_np == 0 || !is_whole_job || (!grows && options.min_np >= plan.np)) return "";
+  const std::string begins =
+      absl::StrCat("starts ", Counted(plan.np, "worker"),
+                   grows ? ", for which there are slots" : "", "; the job begins with ",
+                   options.min_np >= plan.np
+                       ? "all of them"
+                       : absl::StrCat("all that come in time, ", options.min_np, " at least"),
+                   " (--min-np)");
+  if (!grows) return absl::StrCat(begins, ", and others join at a later commit");
+  return absl::StrCat(begins, ", and workers on slots that come later join at a commit",
+                      options.max_np > 0 ? absl::StrCat(", up to --max-np ", options.max_np) : "");
 }
 
 std::string WaitingText(const RunOptions& options, const RunState& state) {
@@ -364,6 +394,8 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
   std::string out = absl::StrCat(
       "coordrun: job ", report.job, ", ", options.np, options.np == 1 ? " worker, " : " workers, ",
       Seconds(report.wall), ReducedText(state, report), ": ", EndingText(options, state, report));
+  if (const std::string numbers = NumbersText(options, state, report); !numbers.empty())
+    absl::StrAppend(&out, "\ncoordrun: ", numbers);
   if (good && state.lost().empty()) return out;
   for (const std::string& line : EndsOfOthers(options, state, report)) {
     absl::StrAppend(&out, "\ncoordrun: ", line);

@@ -190,6 +190,34 @@ TEST_F(RunReportTest, SaysWhyCoorddRefusedARankWithoutWhichTheRunGoesOn) {
               HasSubstr("exited with status 3 after 1.0 s (coordd refused it: it is too old); 2 "));
 }
 
+TEST_F(RunReportTest, SaysWithHowManyAnElasticRunBegins) {
+  RunPlan plan;
+  plan.np = options_.np = 4;
+  EXPECT_EQ(BeginningText(options_, plan), "");
+  options_.min_np = 4;
+  EXPECT_EQ(BeginningText(options_, plan), "");
+  options_.min_np = 2;
+  EXPECT_EQ(BeginningText(options_, plan),
+            "starts 4 workers; the job begins with all that come in time, 2 at least "
+            "(--min-np), and others join at a later commit");
+  options_.discovery_script = "hosts";
+  options_.max_np = 4;
+  plan.np = options_.np = 2;
+  EXPECT_EQ(BeginningText(options_, plan),
+            "starts 2 workers, for which there are slots; the job begins with all of them "
+            "(--min-np), and workers on slots that come later join at a commit, up to --max-np 4");
+}
+
+TEST_F(RunReportTest, SaysWhatItsNumbersAreWhereMembersHaveChanged) {
+  options_.min_np = 2;
+  RunState state(options_, kStart);
+  EXPECT_THAT(SummaryText(options_, state, report_), Not(HasSubstr("[n]")));
+  state.WorkerEnded(1, {.code = 3}, kStart + absl::Seconds(1));
+  EXPECT_THAT(SummaryText(options_, state, report_),
+              HasSubstr("\ncoordrun: [n] and rank n here are the number with which coordrun "
+                        "started a worker (COORDD_RANK)"));
+}
+
 TEST_F(RunReportTest, RemembersALossThatWasRepaired) {
   options_.min_np = 2;
   options_.max_restarts = 2;
