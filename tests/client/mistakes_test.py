@@ -322,6 +322,35 @@ class RefusedRankTest(MistakesCase):
         first.wait()
 
 
+class FirstFlagsTest(MistakesCase):
+    """What somebody types who has not read the page."""
+
+    def coordctl(self, *arguments):
+        return self.run_command(program("coordctl"), *arguments, environment=self.environment)
+
+    def test_a_job_a_rank_and_a_node_may_be_named_by_flags(self):
+        coordd = self.start(processes.Coordd())
+        for command in (("status", "--job", "train"), ("status", "train"), ("events", "--job", "train"), ("trace", "--job", "train"),
+                        ("evict", "--rank", "3", "--job", "train"), ("evict", "3", "--job", "train"), ("drain", "--node", "n1", "--job", "train")):
+            with self.subTest(command=command):
+                status, text = self.coordctl(*command, "--coordinator", coordd.listen)
+                self.assertEqual(status, 4, text)
+                self.assertRegex(text, "no (event of a )?job train")
+        status, text = self.coordctl("evict", "--rank", "3", "--coordinator", coordd.listen)
+        self.assertEqual(status, 2, text)
+        self.assertIn("rank 3 is named without a job, and every job has one: expected --job NAME", text)
+
+    def test_other_programs_names_of_flags_are_answered_with_ours(self):
+        for says, name, *arguments in (("there is no flag --addr, did you mean --coordinator?", "coordctl", "status", "--addr", "a:1"),
+                                       ("there is no flag --addr, did you mean --listen?", "coordd", "--addr", "a:1"),
+                                       ("there is no flag --nproc, did you mean --np?", "coordrun", "--nproc", "2", "--", "true"),
+                                       ("--coordinator stands behind the command: coordctl status --coordinator", "coordctl",
+                                        "--coordinator", "a:1", "status")):
+            status, text = self.run_command(program(name), *arguments, environment=self.environment)
+            self.assertEqual(status, 2, text)
+            self.assertIn(f"{name}: {says}", text)
+
+
 class CredentialsTest(MistakesCase):
     def setUp(self):
         super().setUp()
