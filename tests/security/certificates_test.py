@@ -193,7 +193,14 @@ class CertificatesTest(processes.TestCase):
     def test_what_is_not_valid_yet_is_called_so(self):
         stem = self.first.add_by_hand("early", "coordd://operator/early", begin="20900101000000Z", end="20910101000000Z")
         said = self.refused(self.coordd(*self.first.server_flags()), stem)
-        self.assertIn("is not valid yet: it becomes so at 2090-01-01 00:00:00 UTC", said)
+        self.assertIn("its certificate (operator/early) is not valid yet: it becomes so at 2090-01-01 00:00:00 UTC", said)
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_whose_certificate_has_expired_is_said(self):
+        coordd = self.coordd(*self.first.server_flags())
+        for stem, uris, whose in (("late", ["coordd://worker/train7"], "worker/train7"), ("plain", [], "plain")):
+            self.first.add_by_hand(stem, *uris, begin="20200101000000Z", end="20210101000000Z")
+            self.assertEqual(self.refused(coordd, stem), f"its certificate ({whose}) has expired at 2021-01-01 00:00:00 UTC")
 
     @unittest.skipUnless(HAS_OPENSSL, "openssl says the messages")
     def test_new_keys_without_end_cost_their_connection(self):
