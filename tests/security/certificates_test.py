@@ -77,6 +77,17 @@ class CertificatesTest(processes.TestCase):
         self.assertEqual(self.status(coordd, self.first), 0)
         self.workers(coordd, 1, job="another", **self.first.variables("worker"))
 
+    def test_what_is_printed_is_pasted_into_a_shell_elsewhere(self):
+        folder = os.path.join(self.folder, "made there", "it's")
+        os.makedirs(os.path.dirname(folder))
+        made = subprocess.run([program("coordctl"), "certs", "it's", "--name", "127.0.0.1"], cwd=os.path.dirname(folder), check=True,
+                              capture_output=True, text=True).stdout
+        variables = 'printf "%s\\n" "$COORDD_TLS_CERT" "$COORDD_TLS_KEY" "$COORDD_TLS_CA"'
+        pasted = subprocess.run(["bash", "-euc", f'coordd() {{ printf "%s\\n" "$@"; }}\n{made}\n{variables}'], cwd="/", check=True,
+                                capture_output=True, text=True).stdout.splitlines()
+        self.assertEqual(pasted, ["--tls-cert", f"{folder}/server.crt", "--tls-key", f"{folder}/server.key", "--tls-ca", f"{folder}/ca.crt",
+                                  *(f"{folder}/{name}" for name in ("operator.crt", "operator.key", "ca.crt"))])
+
     def test_what_cannot_be_renewed_is_one_sentence(self):
         folder = self.first.folder
         for arguments, status, said in ((["--role", "server"], 1, "server.crt exists already; nothing was written"),
