@@ -29,6 +29,7 @@
 #include "client/coordctl/worker_connection.h"
 #include "common/base/atomic_file.h"
 #include "common/base/clock.h"
+#include "common/base/counted.h"
 #include "common/base/environment.h"
 #include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
@@ -172,7 +173,7 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<v1::ServerState> before = FetchState(*target, arguments.job, kTimeout);
   if (before.ok()) request.set_job(JobOrItsGroup(*before, arguments.job));
   if (!arguments.json && before.ok() && !before->jobs().empty()) {
-    const std::string span = request.steps() > 0 ? absl::StrCat(request.steps(), " steps")
+    const std::string span = request.steps() > 0 ? Counted(request.steps(), "step")
                                                  : absl::StrCat(request.seconds(), " s");
     std::fprintf(stderr, "coordctl: recording %s of job %s...\n", span.c_str(),
                  PrintableText(request.job()).c_str());

@@ -426,7 +426,7 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   return_.NoteDeparted(were.members, history_, reforming_.reason());
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
-                    ": its ", were.members.size(), " members have ",
+                    ": it had ", MembersWho(were.members.size()),
                     DurationText(return_.NextDeadline() - turn.now), " to come back"),
        turn.effects);
   for (const v1::LaunchedExit& exit : were.exits) return_.NoteExit(exit);
@@ -457,9 +457,10 @@ void JobState::ConcludeReturn(const Turn& turn) {
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
   Emit(Event::Kind::kJobResumed,
-       absl::StrCat("generation ", ToInt(generation()), " goes on: all ", by_rank.size(),
-                    " ranks are back ", DurationText(turn.now - beginning.at), " after ",
-                    beginning.after),
+       absl::StrCat("generation ", ToInt(generation()), " goes on: ",
+                    by_rank.size() == 1 ? std::string("its rank is back ")
+                                        : absl::StrCat("all ", by_rank.size(), " ranks are back "),
+                    DurationText(turn.now - beginning.at), " after ", beginning.after),
        turn.effects);
 }
 

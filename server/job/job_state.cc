@@ -358,7 +358,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   AwaitMembers("coordd was started again", turn.now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
-                    record.members_size(), " members, who have ",
+                    MembersWho(static_cast<size_t>(record.members_size())),
                     DurationText(return_.NextDeadline() - turn.now), " to come back"),
        turn.effects);
 }
