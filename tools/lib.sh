@@ -27,14 +27,32 @@ minutes_left() {
   if [ $seconds -lt 60 ]; then echo ", less than a minute left"; else echo ", about $(((seconds + 30) / 60)) min left"; fi
 }
 
+quiet_seconds=20  # the longest that whoever looks on waits for a line
+
 # Reads ninja's "[12/345] Building ..." and prints how far it is: one line that moves on a terminal, else a line
-# every tenth. Everything goes to the file $1 as well. (Not awk: Debian's reads ahead, and shows nothing for a minute.)
+# every tenth, and after $quiet_seconds without one. Everything goes to the file $1 as well. (Not awk: Debian's reads ahead, and
+# shows nothing for a minute.)
 show_progress() {
-  local moving=0 tenth=0 shown=0 line percent left start=$SECONDS
+  local moving=0 tenth=0 shown=0 line='' piece percent=0 steps='?' left start=$SECONDS said=$SECONDS status
   if [ -t 1 ]; then moving=1; fi
-  while IFS= read -r line || [ -n "$line" ]; do
+  while true; do
+    status=0
+    IFS= read -r -t 5 piece || status=$?
+    line+=$piece
+    if [ $moving -eq 0 ] && [ $((SECONDS - said)) -ge "$quiet_seconds" ]; then
+      said=$SECONDS
+      printf '      %3d %% of %s steps, %d s so far\n' "$percent" "$steps" $((SECONDS - start)) >&3
+    fi
+    # Time is up, and a part of a line may have come: the rest follows.
+    if [ $status -gt 128 ]; then continue; fi
+    if [ $status -ne 0 ] && [ -z "$line" ]; then break; fi
     printf '%s\n' "$line"
-    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    if ! [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]]; then
+      line=''
+      continue
+    fi
+    line=''
+    steps=${BASH_REMATCH[2]}
     percent=$((100 * BASH_REMATCH[1] / BASH_REMATCH[2]))
     if [ $moving -eq 1 ]; then
       left=$(minutes_left "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - start)))
@@ -42,6 +60,7 @@ show_progress() {
       shown=1
     elif [ "${BASH_REMATCH[2]}" -ge 20 ] && [ $((percent / 10)) -gt $tenth ]; then
       tenth=$((percent / 10))
+      said=$SECONDS
       left=$(minutes_left "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - start)))
       printf '      %3d %% of %d steps%s\n' "$percent" "${BASH_REMATCH[2]}" "$left" >&3
     fi

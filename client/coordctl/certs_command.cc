@@ -1,10 +1,14 @@
 #include "client/coordctl/certs_command.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/shell_word.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/certs.h"
 #include "common/grpc/tls.h"
@@ -21,17 +25,30 @@ nlohmann::ordered_json JsonOf(const TlsFiles& files) {
   return {{"cert", files.cert}, {"key", files.key}, {"ca", files.ca}};
 }
 
-std::string VariablesOf(const TlsFiles& files) {
-  return absl::StrCat("COORDD_TLS_CERT=", files.cert, " COORDD_TLS_KEY=", files.key,
-                      " COORDD_TLS_CA=", files.ca, "\n");
+// Two lines for a shell: whose they are, and the command.
+std::string VariablesOf(absl::string_view whose, const TlsFiles& files) {
+  return absl::StrCat("# ", whose, ":\nexport COORDD_TLS_CERT=", ShellWord(files.cert),
+                      " COORDD_TLS_KEY=", ShellWord(files.key),
+                      " COORDD_TLS_CA=", ShellWord(files.ca), "\n");
+}
+
+// Whoever pastes what is printed need not be in the folder in which it was made.
+std::string AbsoluteFolder(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  if (error || directory.empty()) return directory;
+  std::string text = absolute.lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
 }
 
 // What coordd shows to others is of no role: it is theirs to be known by.
 constexpr absl::string_view kServer = "server";
 
 std::string ServerLine(const TlsFiles& server) {
-  return absl::StrCat("coordd: --tls-cert ", server.cert, " --tls-key ", server.key, " --tls-ca ",
-                      server.ca, "\n");
+  return absl::StrCat("# coordd, beside its other flags:\ncoordd --tls-cert ",
+                      ShellWord(server.cert), " --tls-key ", ShellWord(server.key), " --tls-ca ",
+                      ShellWord(server.ca), "\n");
 }
 
 absl::StatusOr<std::string> AddServer(const CertsArguments& arguments, bool as_json) {
@@ -58,7 +75,7 @@ absl::StatusOr<std::string> AddOne(const CertsArguments& arguments, bool as_json
     const nlohmann::ordered_json json = {{std::string(Name(client.role)), JsonOf(files)}};
     return json.dump();
   }
-  return absl::StrCat(ToString(client), ": ", VariablesOf(files));
+  return VariablesOf(ToString(client), files);
 }
 
 }  // namespace
@@ -81,8 +98,10 @@ absl::StatusOr<Identity> IdentityAskedFor(const CertsArguments& arguments,
   return MakeIdentity(*role, is_any ? kAnyName : UserName(environment));
 }
 
-absl::StatusOr<std::string> MakeCerts(const CertsArguments& arguments, bool as_json,
+absl::StatusOr<std::string> MakeCerts(const CertsArguments& given, bool as_json,
                                       const Environment& environment) {
+  CertsArguments arguments = given;
+  arguments.directory = AbsoluteFolder(given.directory);
   if (arguments.renew && arguments.role.empty()) {
     return absl::InvalidArgumentError(
         "--renew is given without --role, expected --role server, or a client's, whose certificate "
@@ -104,12 +123,11 @@ absl::StatusOr<std::string> MakeCerts(const CertsArguments& arguments, bool as_j
         {"server", JsonOf(server)}, {"worker", JsonOf(worker)}, {"operator", JsonOf(oper)}};
     return json.dump();
   }
-  return absl::StrCat(ServerLine(server), "workers: ", VariablesOf(worker),
-                      ToString(options.clients[1]), ": ", VariablesOf(oper), "Keep ",
+  return absl::StrCat(ServerLine(server), VariablesOf("workers", worker),
+                      VariablesOf(ToString(options.clients[1]), oper), "# Keep ",
                       arguments.directory,
                       "/ca.key where nobody else can read it, or delete it: only more "
-                      "certificates, and renewed ones, "
-                      "need it (--role).\n");
+                      "certificates, and renewed ones, need it (--role).\n");
 }
 
 }  // namespace coordd

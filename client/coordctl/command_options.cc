@@ -39,7 +39,7 @@ CLI::App* AddEndedCommand(CLI::App& app, ExitArguments* arguments) {
       "ended",
       "For launchers: tell how the process of a worker has ended, so that the errors of the others "
       "and the events say it");
-  ended->add_option("JOB", arguments->job, "whose worker it was")->required();
+  ended->add_option("JOB,--job", arguments->job, "whose worker it was")->required();
   ended->add_option("--launch", arguments->launch, "its COORDD_LAUNCH_ID")->required();
   ended->add_option("--status", arguments->status, "it exited with this status")
       ->check(NumberFrom(0, 255));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/coordctl/state_view.h"
+#include "common/protocol/rank_runs.h"
 
 namespace coordd {
 namespace {

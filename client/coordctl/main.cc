@@ -29,6 +29,7 @@
 #include "client/coordctl/worker_connection.h"
 #include "common/base/atomic_file.h"
 #include "common/base/clock.h"
+#include "common/base/counted.h"
 #include "common/base/environment.h"
 #include "common/base/refusal_line.h"
 #include "common/base/standard_streams.h"
@@ -172,7 +173,7 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<v1::ServerState> before = FetchState(*target, arguments.job, kTimeout);
   if (before.ok()) request.set_job(JobOrItsGroup(*before, arguments.job));
   if (!arguments.json && before.ok() && !before->jobs().empty()) {
-    const std::string span = request.steps() > 0 ? absl::StrCat(request.steps(), " steps")
+    const std::string span = request.steps() > 0 ? Counted(request.steps(), "step")
                                                  : absl::StrCat(request.seconds(), " s");
     std::fprintf(stderr, "coordctl: recording %s of job %s...\n", span.c_str(),
                  PrintableText(request.job()).c_str());
@@ -347,7 +348,8 @@ void AddTraceCommand(CLI::App& app, Arguments* arguments) {
       "trace",
       "Let a job's ranks record what they execute, write a timeline of all of them that Perfetto "
       "opens, and tell where a step goes and which rank the others wait for");
-  trace->add_option("JOB", arguments->job, "its name, as `coordctl jobs` shows it")->required();
+  trace->add_option("JOB,--job", arguments->job, "its name, as `coordctl jobs` shows it")
+      ->required();
   trace
       ->add_option("--steps", arguments->steps,
                    "so many steps of the program, known by their repetition; seconds where nothing "
@@ -365,7 +367,7 @@ void AddEventsCommand(CLI::App& app, Arguments* arguments) {
       "events",
       "What has happened: who joined, left or was lost and why, which generation followed, what "
       "stalled. docs/RUNBOOK.md says what to do about each line");
-  events->add_option("JOB", arguments->job, "only those of this one");
+  events->add_option("JOB,--job", arguments->job, "only those of this one");
   events->add_option("--limit", arguments->limit, "only the newest so many")
       ->check(NumberFrom(1, 8192));
   events->add_flag(
@@ -392,7 +394,7 @@ void AddDismissCommands(CLI::App& app, Arguments* arguments) {
       "started in their place, may come back as newcomers");
   for (CLI::App* command : {drain, evict}) {
     command
-        ->add_option("NODE|RANK", arguments->dismiss.who,
+        ->add_option("NODE|RANK,--node,--rank", arguments->dismiss.who,
                      "a number: the rank in the generation that runs, of the job of --job; else a "
                      "host name or node id, as `coordctl status` shows them")
         ->required();
@@ -449,7 +451,7 @@ int Main(int argc, char** argv) {
       "status",
       "Jobs with phase, generation, ranks by node and what each does, stalled tensors with the "
       "ranks that are in and those missing, and who has departed why");
-  status->add_option("JOB", arguments.job, "only this one");
+  status->add_option("JOB,--job", arguments.job, "only this one");
   CLI::App* jobs = app.add_subcommand("jobs", "One line for each job");
   CLI::App* check_build =
       app.add_subcommand("check-build", "What this build was made with, and what is there now");

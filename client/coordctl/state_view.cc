@@ -14,6 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "client/coordctl/edge_view.h"
 #include "client/coordctl/gpu_view.h"
+#include "common/base/counted.h"
+#include "common/protocol/rank_runs.h"
 
 namespace coordd {
 namespace {
@@ -104,21 +106,23 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
                     BytesText(static_cast<double>(job.bytes_total())), " a rank in all\n");
     return;
   }
-  absl::StrAppend(out, "  planned ", job.batches_planned(), " batches, ", job.tensors_planned(),
-                  " tensors, ", BytesText(static_cast<double>(job.bytes_planned())),
-                  " a rank; now ", BytesText(job.bytes_per_second()), "/s, ", job.pending_tensors(),
-                  " tensors waiting for other ranks\n");
+  absl::StrAppend(out, "  planned ", Counted(job.batches_planned(), "batch", "batches"), ", ",
+                  Counted(job.tensors_planned(), "tensor"), ", ",
+                  BytesText(static_cast<double>(job.bytes_planned())), " a rank; now ",
+                  BytesText(job.bytes_per_second()), "/s, ",
+                  Counted(job.pending_tensors(), "tensor"), " waiting for other ranks\n");
   if (job.schedules() > 0) {
     absl::StrAppend(out, "  ", job.schedules(), job.schedules() == 1 ? " schedule" : " schedules",
                     " in force: ranks execute what repeats without asking; ",
                     BytesText(static_cast<double>(job.bytes_total())), " a rank so far\n");
   }
   if (job.process_sets() + job.pairs() > 0) {
-    absl::StrAppend(out, "  process sets: ", job.process_sets(), ", and ", job.pairs(),
-                    " pairs for send and receive\n");
+    absl::StrAppend(out, "  process sets: ", job.process_sets(), ", and ",
+                    Counted(job.pairs(), "pair"), " for send and receive\n");
   }
   if (job.joined_count() > 0) {
-    absl::StrAppend(out, "  joined, with no more data: ranks ",
+    absl::StrAppend(out,
+                    "  joined, with no more data: ", job.joined_count() == 1 ? "rank " : "ranks ",
                     RanksText(job.joined_ranks(), job.joined_count()), "\n");
   }
   AppendSlowest(job, out);
@@ -283,16 +287,6 @@ std::string StallsText(const v1::ServerState& state) {
   return absl::StrJoin(texts, "; ");
 }
 
-std::string RankRunsText(const std::vector<int32_t>& ranks) {
-  std::vector<std::string> runs;
-  for (size_t first = 0, next = 0; first < ranks.size(); first = next) {
-    for (next = first + 1; next < ranks.size() && ranks[next] == ranks[next - 1] + 1;) ++next;
-    runs.push_back(next - first == 1 ? absl::StrCat(ranks[first])
-                                     : absl::StrCat(ranks[first], "-", ranks[next - 1]));
-  }
-  return absl::StrJoin(runs, ", ");
-}
-
 std::string DevicesText(const v1::JobState& job) {
   std::map<std::string, std::vector<int32_t>> by_use;
   for (const v1::WorkerState& worker : job.workers()) {
@@ -334,7 +328,7 @@ std::string StatusText(const v1::ServerState& state) {
     absl::StrAppend(&out, ", epoch ", state.epoch(), ", state in ", state.store());
   }
   if (state.node_sessions() > 0)
-    absl::StrAppend(&out, ", ", state.node_sessions(), " node sessions");
+    absl::StrAppend(&out, ", ", Counted(state.node_sessions(), "node session"));
   if (state.has_connections())
     absl::StrAppend(&out, ", ", state.connections().open(), " of at most ",
                     state.connections().max(), " connections");

@@ -25,8 +25,6 @@ std::string StallsText(const v1::ServerState& state);
 // Everything about each job: phase, generation, ranks by node with what each does, stalls,
 // departures.
 std::string StatusText(const v1::ServerState& state);
-// Ranks, in order, as "0-3, 8".
-std::string RankRunsText(const std::vector<int32_t>& ranks);
 // The GPUs of a job and how the tensors on them travel, ranks that say the same together; empty:
 // there are none.
 std::string DevicesText(const v1::JobState& job);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -82,6 +83,27 @@ inline std::vector<std::string> KnownArguments(const CLI::App& app, bool flags) 
   return known;
 }
 
+// What other programs call what a flag of ours is for, in the order in which ours are to be tried.
+// Empty: nothing is known, or the program has no such flag.
+inline std::string FlagMeant(const std::string& word, const std::vector<std::string>& known) {
+  static constexpr const char* kMeans[][2] = {
+      {"addr", "coordinator"},   {"addr", "listen"},        {"address", "coordinator"},
+      {"address", "listen"},     {"server", "coordinator"}, {"endpoint", "coordinator"},
+      {"coordd", "coordinator"}, {"url", "coordinator"},    {"host", "coordinator"},
+      {"port", "coordinator"},   {"port", "listen"},        {"bind", "listen"},
+      {"job-name", "job"},       {"job-id", "job"},         {"name", "job"},
+      {"num-workers", "np"},     {"workers", "np"},         {"nproc", "np"},
+      {"nprocs", "np"},          {"ntasks", "np"},          {"min-workers", "min-np"},
+      {"max-workers", "max-np"}, {"hosts", "hostfile"},     {"ca", "tls-ca"},
+      {"cacert", "tls-ca"},      {"cert", "tls-cert"},      {"key", "tls-key"},
+      {"state", "store"},        {"data-dir", "store"},     {"tail", "follow"},
+      {"last", "limit"},
+  };
+  for (const auto& [theirs, ours] : kMeans)
+    if (word == theirs && std::find(known.begin(), known.end(), ours) != known.end()) return ours;
+  return "";
+}
+
 // One sentence for what nobody has asked for: the first flag, since what it seems to take is listed
 // with it, else the first word.
 inline std::string UnknownArgument(const CLI::App& app) {
@@ -93,8 +115,17 @@ inline std::string UnknownArgument(const CLI::App& app) {
   if (first.empty() && !all.empty()) first = all.front();
   const bool is_flag = first.size() > 1 && first[0] == '-';
   const std::string name = first.substr(0, first.find('='));
+  if (is_flag) {
+    for (const CLI::App* command : app.get_subcommands()) {
+      if (command->get_option_no_throw(name) != nullptr)
+        return name + " stands behind the command: " + app.get_name() + " " + command->get_name() +
+               " " + name;
+    }
+  }
   const std::string word = is_flag ? name.substr(name.find_first_not_of('-')) : name;
-  const std::string nearest = NearestWord(word, KnownArguments(app, is_flag));
+  const std::vector<std::string> known = KnownArguments(app, is_flag);
+  std::string nearest = is_flag ? FlagMeant(word, known) : "";
+  if (nearest.empty()) nearest = NearestWord(word, known);
   std::string text = (is_flag ? "there is no flag " : "unexpected argument ") + name;
   if (!nearest.empty())
     text += std::string(", did you mean ") + (is_flag ? "--" : "") + nearest + "?";

@@ -10,8 +10,12 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/identity.h"
+#include "common/base/utf8.h"
 #include "common/grpc/server_certificates.h"
 #include "common/grpc/tls_handles.h"
 
@@ -19,6 +23,8 @@ namespace coordd {
 namespace {
 
 using Outcome = ClientStream::Outcome;
+
+constexpr size_t kMaxNameBytes = 100;  // in a line of the log
 
 std::string TextOf(const ASN1_STRING* string) {
   unsigned char* text = nullptr;
@@ -29,12 +35,39 @@ std::string TextOf(const ASN1_STRING* string) {
   return copy;
 }
 
-// When it becomes valid.
-std::string BeginOf(const X509* certificate) {
-  tm begin = {};
-  if (ASN1_TIME_to_tm(X509_get0_notBefore(certificate), &begin) != 1) return "a time that is none";
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromTM(begin, absl::UTCTimeZone()),
+// When it begins or ends to be valid.
+std::string TimeText(const ASN1_TIME* at) {
+  tm time = {};
+  if (ASN1_TIME_to_tm(at, &time) != 1) return "a time that is none";
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromTM(time, absl::UTCTimeZone()),
                           absl::UTCTimeZone());
+}
+
+std::vector<std::string> UrisOf(const X509* certificate) {
+  std::vector<std::string> uris;
+  auto* const names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
+    if (name->type == GEN_URI) uris.push_back(TextOf(name->d.uniformResourceIdentifier));
+  }
+  GENERAL_NAMES_free(names);
+  return uris;
+}
+
+std::string CommonNameOf(const X509* certificate) {
+  const X509_NAME* const subject = X509_get_subject_name(certificate);
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  return at < 0 ? "" : TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+}
+
+// " (worker/train)", or its common name; empty: it has neither.
+std::string WhoseText(const X509* certificate) {
+  std::string name = CommonNameOf(certificate);
+  const absl::StatusOr<Identity> identity = IdentityOf(UrisOf(certificate), name);
+  if (identity.ok() && identity->role != Role::kNone) name = ToString(*identity);
+  name = PrintableText(ShortenedText(name, kMaxNameBytes));
+  return name.empty() ? "" : absl::StrCat(" (", name, ")");
 }
 
 class Tls final : public TlsStream {
@@ -90,25 +123,12 @@ class Tls final : public TlsStream {
 
   bool has_certificate() const override { return SSL_get0_peer_certificate(ssl_.get()) != nullptr; }
   std::vector<std::string> Uris() const override {
-    std::vector<std::string> uris;
-    const TlsOwned<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
-    if (certificate == nullptr) return uris;
-    auto* const names = static_cast<GENERAL_NAMES*>(
-        X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr));
-    for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-      const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
-      if (name->type == GEN_URI) uris.push_back(TextOf(name->d.uniformResourceIdentifier));
-    }
-    GENERAL_NAMES_free(names);
-    return uris;
+    const X509* const certificate = SSL_get0_peer_certificate(ssl_.get());
+    return certificate == nullptr ? std::vector<std::string>() : UrisOf(certificate);
   }
   std::string CommonName() const override {
-    const TlsOwned<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
-    if (certificate == nullptr) return "";
-    const X509_NAME* const subject = X509_get_subject_name(certificate.get());
-    const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-    if (at < 0) return "";
-    return TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+    const X509* const certificate = SSL_get0_peer_certificate(ssl_.get());
+    return certificate == nullptr ? "" : CommonNameOf(certificate);
   }
 
  private:
@@ -138,10 +158,17 @@ class Tls final : public TlsStream {
     X509* const certificate = X509_STORE_CTX_get_current_cert(store);
     if (certificate == nullptr) return ok;
     const bool is_own = X509_STORE_CTX_get_error_depth(store) == 0;
-    if (!ok && X509_STORE_CTX_get_error(store) == X509_V_ERR_CERT_NOT_YET_VALID) {
-      unverified_ = absl::StrCat(is_own ? "its certificate" : "the authority of its certificate",
-                                 " is not valid yet: it becomes so at ", BeginOf(certificate),
-                                 " by this machine's clock");
+    const absl::string_view which = is_own ? "its certificate" : "the authority of its certificate";
+    const int error = ok ? X509_V_OK : X509_STORE_CTX_get_error(store);
+    if (error == X509_V_ERR_CERT_NOT_YET_VALID) {
+      unverified_ =
+          absl::StrCat(which, WhoseText(certificate), " is not valid yet: it becomes so at ",
+                       TimeText(X509_get0_notBefore(certificate)), " by this machine's clock");
+    }
+    // Its signature was found to be an authority's of ours before its time was looked at.
+    if (error == X509_V_ERR_CERT_HAS_EXPIRED) {
+      unverified_ = absl::StrCat(which, WhoseText(certificate), " has expired at ",
+                                 TimeText(X509_get0_notAfter(certificate)));
     }
     if (ok && is_own && (X509_get_extension_flags(certificate) & EXFLAG_CA) != 0) {
       unverified_ = "its certificate is an authority's, which signs others' and is nobody's own";

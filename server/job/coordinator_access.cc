@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/protocol/proto_convert.h"
@@ -210,8 +211,9 @@ absl::Status CoordinatorState::Admit(const SessionMessage& in, const Turn& turn)
   }
   if (it != jobs_.end()) return AdmitTo(*it->second, in, turn);
   if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(turn.effects)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no room for job ", join.job(), ": this coordd serves ",
+                     Counted(static_cast<int64_t>(jobs_.size()), "job"), " already"));
   }
   auto job = std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_,
                                         turn.now);
@@ -226,8 +228,8 @@ absl::Status CoordinatorState::MayOwnOneMore(const std::string& owner) const {
   });
   if (running < options_.max_jobs_per_owner) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat(owner, " has ", running,
-                   " jobs at this coordd already, as many as one may have "
+      absl::StrCat(owner, " has ", Counted(running, "job"),
+                   " at this coordd already, as many as one may have "
                    "(--max-jobs-per-owner)"));
 }
 

@@ -1,6 +1,7 @@
 #include "server/job/departure.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/gpu_report.h"
 #include "server/model/process_exit.h"
@@ -25,6 +26,11 @@ std::string DepartureText(v1::DepartureCause cause, absl::string_view detail) {
     default:
       return absl::StrCat("was lost: ", detail);
   }
+}
+
+std::string MembersWho(size_t members) {
+  return absl::StrCat(Counted(static_cast<int64_t>(members), "member"),
+                      members == 1 ? ", who has " : ", who have ");
 }
 
 Damage DamageOf(v1::DepartureCause cause, const Reforming& reforming, Damage so_far) {
@@ -64,10 +70,10 @@ std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& depa
     if (history.Knows(departure)) continue;
     departure.set_drained(was_asked || departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
     history.Add(departure);
-    messages.Emit(Event::Kind::kWorkerDeparted,
-                  absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
-                               departure.pid(), ") ", departure.detail()),
-                  effects, departure.cause());
+    messages.EmitDeparture(departure,
+                           absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(),
+                                        ", pid ", departure.pid(), ") ", departure.detail()),
+                           effects);
   }
   return departed;
 }

@@ -29,6 +29,8 @@ v1::Departure DepartureOf(const JobWorker& worker, v1::DepartureCause cause,
 std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& departures,
                                           Drains& drains, JobHistory& history,
                                           const JobMessages& messages, Effects& effects);
+// "1 member, who has ", "4 members, who have ".
+std::string MembersWho(size_t members);
 // The words of cause and detail, of one who lives.
 std::string DepartureText(v1::DepartureCause cause, absl::string_view detail);
 

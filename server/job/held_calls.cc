@@ -1,15 +1,17 @@
 #include "server/job/held_calls.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 
 namespace coordd {
 
 absl::Status HeldCalls::Hold(absl::string_view job, const StoreCall& call) {
   const int64_t more = static_cast<int64_t>(BytesOf(call.request));
   if (static_cast<int64_t>(calls_.size()) >= bounds_.calls || bytes_ + more > bounds_.bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        calls_.size(), " calls of ", bytes_, " bytes wait already until the members of job ", job,
-        " are back, of at most ", bounds_.calls, " calls and ", bounds_.bytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Counted(static_cast<int64_t>(calls_.size()), "call"), " of ", bytes_,
+                     " bytes wait already until the members of job ", job, " are back, of at most ",
+                     bounds_.calls, " calls and ", bounds_.bytes, " bytes"));
   }
   bytes_ += more;
   calls_.emplace(call.call, call);

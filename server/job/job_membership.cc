@@ -141,7 +141,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
   history_.Add(departure);
   const std::string sentence = absl::StrCat(Who(worker), " ", departure.detail());
-  Emit(Event::Kind::kWorkerDeparted, sentence, turn.effects, cause);
+  messages_.EmitDeparture(departure, sentence, turn.effects);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
   // its id by now; unless it would have been in the next one.
@@ -430,7 +430,7 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   return_.NoteDeparted(were.members, history_, reforming_.reason());
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
-                    ": its ", were.members.size(), " members have ",
+                    ": it had ", MembersWho(were.members.size()),
                     DurationText(return_.NextDeadline() - turn.now), " to come back"),
        turn.effects);
   for (const v1::LaunchedExit& exit : were.exits) return_.NoteExit(exit);
@@ -461,9 +461,10 @@ void JobState::ConcludeReturn(const Turn& turn) {
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
   Emit(Event::Kind::kJobResumed,
-       absl::StrCat("generation ", ToInt(generation()), " goes on: all ", by_rank.size(),
-                    " ranks are back ", DurationText(turn.now - beginning.at), " after ",
-                    beginning.after),
+       absl::StrCat("generation ", ToInt(generation()), " goes on: ",
+                    by_rank.size() == 1 ? std::string("its rank is back ")
+                                        : absl::StrCat("all ", by_rank.size(), " ranks are back "),
+                    DurationText(turn.now - beginning.at), " after ", beginning.after),
        turn.effects);
 }
 

@@ -27,6 +27,14 @@ void JobMessages::Emit(Event::Kind kind, absl::string_view text, Effects& effect
   effects.events.push_back(std::move(event));
 }
 
+void JobMessages::EmitDeparture(const v1::Departure& departure, absl::string_view sentence,
+                                Effects& effects) const {
+  Emit(Event::Kind::kWorkerDeparted, sentence, effects, departure.cause());
+  effects.events.back().departed = Event::Departed{.rank = departure.rank(),
+                                                   .host = OneLine(departure.hostname()),
+                                                   .detail = departure.detail()};
+}
+
 GenerationIdentity JobMessages::IdentityOf(const std::vector<SessionId>& members,
                                            const JobWorkers& workers,
                                            std::shared_ptr<ByteBudget> budget) const {

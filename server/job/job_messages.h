@@ -46,6 +46,9 @@ class JobMessages {
   std::shared_ptr<v1::CoordinatorMessage> New(Generation generation) const;
   void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
             v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
+  // `sentence`: who it was, and departure.detail.
+  void EmitDeparture(const v1::Departure& departure, absl::string_view sentence,
+                     Effects& effects) const;
 
   // The generation of these members: it does what all of them can, and what is pending in it takes
   // of `budget`.

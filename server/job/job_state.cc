@@ -284,7 +284,7 @@ void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::strin
   // Those who had come back have to come again, as all do who are waited for.
   if (return_.under_way() && has_members) return_.AskAgain(turn.now);
   for (SessionId session : sessions)
-    if (Has(session)) OnSessionEnded(session, "", turn);
+    if (Has(session)) OnSessionEnded(session, detail, turn);
 }
 
 absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, int32_t* known,
@@ -358,7 +358,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   AwaitMembers("coordd was started again", turn.now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
-                    record.members_size(), " members, who have ",
+                    MembersWho(static_cast<size_t>(record.members_size())),
                     DurationText(return_.NextDeadline() - turn.now), " to come back"),
        turn.effects);
 }

@@ -210,12 +210,17 @@ struct Event {
     kStateLost,        // a generation has none of those who had the state of the training
     kFailureReported,  // by a member, of a collective: counted, no more; what follows is told
   };
+  struct Departed {
+    int32_t rank = -1;         // -1: of no generation
+    std::string host, detail;  // as in v1::Departure
+  };
   Kind kind = Kind::kJobCreated;
   std::string job = {};
   int64_t generation = 0;
   v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED;  // kWorkerDeparted
   absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
   std::string text = {};                                       // one sentence for the log
+  std::optional<Departed> departed = {};                       // kWorkerDeparted
   std::shared_ptr<const Caller> caller = {};  // kJobCreated, kJoinRefused; null: without TLS
   // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
   // cause, `tensors` says how many it concerns.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 #include "server/door/caller.h"
@@ -43,7 +44,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 };
 
 std::string WhatIsTraced(const v1::TraceRequest& request) {
-  return request.steps() > 0 ? absl::StrCat("trace ", request.steps(), " steps")
+  return request.steps() > 0 ? absl::StrCat("trace ", Counted(request.steps(), "step"))
                              : absl::StrCat("trace ", request.seconds(), " s");
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -36,7 +37,7 @@ absl::Status CannotWrite(const std::string& path) {
 std::string LostLine(int64_t entries, absl::Time at) {
   return absl::StrCat("{\"time\":\"",
                       absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", at, absl::UTCTimeZone()),
-                      "\",\"what\":\"", entries, " entries had no room\"}\n");
+                      "\",\"what\":\"", Counted(entries, "entry", "entries"), " had no room\"}\n");
 }
 
 // Whoever calls often enough can make as many of these as he likes: calls that fail, and jobs.

@@ -130,8 +130,8 @@ void Coordinator::CarryOut(Effects& effects) {
 }
 
 void Coordinator::Tell(const Effects& effects, absl::Time now) {
+  lines_.Write(effects.events, now);
   for (const Event& event : effects.events) {
-    lines_.Write(event, now);
     events_.Add(event, state_.OwnerOf(event.job), now);
     metrics_.OnEvent(event);
     outlets_.event(event);

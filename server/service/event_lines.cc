@@ -1,19 +1,80 @@
 #include "server/service/event_lines.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
-#include <string>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/log.h"
+#include "common/protocol/rank_runs.h"
 #include "server/model/event_log.h"
 
 namespace coordd {
-void EventLines::Write(const Event& event, absl::Time now) {
-  if (event.text.empty()) return;
+namespace {
+
+// Ranks that lie scattered over the nodes make runs of one each.
+constexpr size_t kMaxRuns = 32;
+
+// "lost 64 workers on node3, ranks 128-191: its connection closed without a goodbye"; "2 workers on
+// node3, ranks 0-1: each left".
+std::string SharedText(const Event& first, std::vector<int32_t> ranks) {
+  const size_t workers = ranks.size();
+  std::erase(ranks, -1);
+  std::sort(ranks.begin(), ranks.end());
+  const std::string which = ranks.empty() ? std::string(", which had no ranks yet")
+                                          : absl::StrCat(ranks.size() == 1 ? ", rank " : ", ranks ",
+                                                         RankRunsText(ranks, kMaxRuns));
+  const std::string who = absl::StrCat(workers, " workers on ", first.departed->host, which);
+  absl::string_view detail = first.departed->detail;
+  return absl::ConsumePrefix(&detail, "was lost: ") ? absl::StrCat("lost ", who, ": ", detail)
+                                                    : absl::StrCat(who, ": each ", detail);
+}
+
+}  // namespace
+
+std::map<size_t, std::string> SharedDepartures(const std::vector<Event>& events) {
+  using Common = std::tuple<std::string, v1::DepartureCause, std::string, std::string>;
+  std::map<Common, std::vector<size_t>> groups;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const Event& event = events[i];
+    if (!event.departed.has_value()) continue;
+    // For how long each was silent is different of each.
+    const std::string& detail = event.departed->detail;
+    const bool is_silence = event.cause == v1::DEPARTURE_CAUSE_LEASE_EXPIRED;
+    groups[{event.job, event.cause, event.departed->host, is_silence ? "" : detail}].push_back(i);
+  }
+  std::map<size_t, std::string> sentences;
+  for (const auto& [common, places] : groups) {
+    if (places.size() == 1) continue;
+    std::vector<int32_t> ranks;
+    ranks.reserve(places.size());
+    for (const size_t place : places) {
+      ranks.push_back(events[place].departed->rank);
+      sentences[place];
+    }
+    sentences[places.front()] = SharedText(events[places.front()], std::move(ranks));
+  }
+  return sentences;
+}
+
+void EventLines::Write(const std::vector<Event>& events, absl::Time now) {
+  const std::map<size_t, std::string> shared = SharedDepartures(events);
+  for (size_t i = 0; i < events.size(); ++i) {
+    const auto found = shared.find(i);
+    WriteOne(events[i], found == shared.end() ? events[i].text : found->second, now);
+  }
+}
+
+void EventLines::WriteOne(const Event& event, const std::string& text, absl::Time now) {
+  if (text.empty()) return;
   const std::string where =
       event.job.empty() ? std::string() : absl::StrCat("job ", event.job, ": ");
   if (event.kind == Event::Kind::kTensorsPlanned) {
-    COORDD_LOG(kDebug, where, event.text);
+    COORDD_LOG(kDebug, where, text);
     return;
   }
   std::string more;
@@ -26,9 +87,9 @@ void EventLines::Write(const Event& event, absl::Time now) {
   if (event.kind == Event::Kind::kJoinRefused && event.caller != nullptr)
     absl::StrAppend(&more, " (", CallerText(*event.caller), ")");
   if (IsWarning(event)) {
-    COORDD_LOG(kWarning, where, event.text, more);
+    COORDD_LOG(kWarning, where, text, more);
   } else {
-    COORDD_LOG(kInfo, where, event.text, more);
+    COORDD_LOG(kInfo, where, text, more);
   }
 }
 

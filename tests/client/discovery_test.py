@@ -112,7 +112,7 @@ class DiscoveryTest(processes.TestCase):
         status, text = self.run_command(program("coordrun"), "--host-discovery-script", "echo", "--elastic-timeout", "0.2",
                                         "true", environment=self.environment)
         self.assertEqual(status, 2)
-        self.assertIn("no slots for 1 workers within 200ms (--elastic-timeout): it has found 0", text)
+        self.assertIn("no slots for 1 worker within 200ms (--elastic-timeout): it has found 0", text)
         self.assert_nothing_left()
 
     def test_the_limit_of_resets_is_the_end(self):

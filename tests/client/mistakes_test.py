@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -297,6 +298,57 @@ class UsageTest(MistakesCase):
         for command in (["python3", "-"], ["/usr/bin/python3", "-u", "-"]):
             self.assert_usage("-np", "2", "--", *command, says="reads its program from stdin, which at most rank 0 of the 2 workers")
         self.assert_usage("--horovod", "-np", "2", "python3", "-", says="reads its program from stdin")
+
+
+class RefusedRankTest(MistakesCase):
+    def test_the_summary_says_why_coordd_refused_a_rank(self):
+        """Two runs of one name at one coordd, whose launchers have made a token each."""
+        coordd = self.start(processes.Coordd())
+        tokens = []
+        for name in ("first", "second"):
+            tokens.append(os.path.join(self.folder, name))
+            with open(tokens[-1], "w", encoding="ascii") as file:
+                file.write(name)
+            os.chmod(tokens[-1], 0o600)
+        arguments = ("--coordinator", coordd.listen, "--job", "train")
+        first = self.started(*arguments, "--token-file", tokens[0], "-np", "2", "--", "bash", "-c",
+                             f'[ $COORDD_RANK = 1 ] && exec sleep 1000; exec {program("coordd-worker")} selftest')
+        self.assertTrue(wait_for(lambda: '"joined":1' in coordd.get("/v1/jobs").replace(" ", "")), first.text())
+        status, text = self.coordrun(*arguments, "--token-file", tokens[1], "-np", "2", "--", program("coordd-worker"), "selftest")
+        self.assertEqual(status, 3, text)
+        self.assertRegex(text, r"failed first: coordd refused it: another run at this coordd is called job train, .*; it exited with status 3")
+        self.assertRegex(text, r"\ncoordrun: rank [01] exited with status 3, refused by coordd for the same reason\n")
+        first.signal(signal.SIGTERM)
+        first.wait()
+
+
+class FirstFlagsTest(MistakesCase):
+    """What somebody types who has not read the page."""
+
+    def coordctl(self, *arguments):
+        return self.run_command(program("coordctl"), *arguments, environment=self.environment)
+
+    def test_a_job_a_rank_and_a_node_may_be_named_by_flags(self):
+        coordd = self.start(processes.Coordd())
+        for command in (("status", "--job", "train"), ("status", "train"), ("events", "--job", "train"), ("trace", "--job", "train"),
+                        ("evict", "--rank", "3", "--job", "train"), ("evict", "3", "--job", "train"), ("drain", "--node", "n1", "--job", "train")):
+            with self.subTest(command=command):
+                status, text = self.coordctl(*command, "--coordinator", coordd.listen)
+                self.assertEqual(status, 4, text)
+                self.assertRegex(text, "no (event of a )?job train")
+        status, text = self.coordctl("evict", "--rank", "3", "--coordinator", coordd.listen)
+        self.assertEqual(status, 2, text)
+        self.assertIn("rank 3 is named without a job, and every job has one: expected --job NAME", text)
+
+    def test_other_programs_names_of_flags_are_answered_with_ours(self):
+        for says, name, *arguments in (("there is no flag --addr, did you mean --coordinator?", "coordctl", "status", "--addr", "a:1"),
+                                       ("there is no flag --addr, did you mean --listen?", "coordd", "--addr", "a:1"),
+                                       ("there is no flag --nproc, did you mean --np?", "coordrun", "--nproc", "2", "--", "true"),
+                                       ("--coordinator stands behind the command: coordctl status --coordinator", "coordctl",
+                                        "--coordinator", "a:1", "status")):
+            status, text = self.run_command(program(name), *arguments, environment=self.environment)
+            self.assertEqual(status, 2, text)
+            self.assertIn(f"{name}: {says}", text)
 
 
 class CredentialsTest(MistakesCase):

@@ -258,7 +258,7 @@ class EndsTest(processes.TestCase):
         self.daemon = self.coordd()
         status, text = self.run_end("start_a_child", "start-a-child")
         self.assertEqual(status, 0, text)
-        self.assertRegex(text, r"\[1\] child: the job is full: .* has the variables of rank 1 \(.*: is it a child of that worker\?")
+        self.assertRegex(text, r"\[1\] child: coordd refused this worker: the job is full: .* has the variables of rank 1 \(.*: is it a child of that worker\?")
 
 
 CASES = """

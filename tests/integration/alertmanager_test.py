@@ -40,7 +40,7 @@ class AlertmanagerTest(processes.TestCase):
         self.assertTrue(wait_for(lambda: receiver.alerts("/same-day", "CoorddWorkersLost")), manager.text() + server.text())
         [killed, *_] = receiver.alerts("/same-day", "CoorddWorkersLost")
         self.assertEqual((killed["labels"]["job_name"], killed["status"]), ("run7", "firing"))
-        self.assertIn("has lost 1 workers", killed["annotations"]["summary"])
+        self.assertIn("has lost 1 worker in", killed["annotations"]["summary"])
 
         self.assertEqual(stalls[0].ask("submit grad float32 10 1"), "ok")
         self.assertTrue(wait_for(lambda: receiver.alerts("/same-day", "CoorddJobStalled")), manager.text() + server.text())

@@ -69,7 +69,7 @@ class AlertsTest(processes.TestCase):
         self.assertTrue(wait_for(lambda: prometheus.firing("CoorddJobStalled")), coordd.get("/metrics"))
         [killed], [stalled] = prometheus.firing("CoorddWorkersLost"), prometheus.firing("CoorddJobStalled")
         self.assertEqual((killed["labels"]["job_name"], killed["labels"]["cause"]), ("run7", "connection_lost"))
-        self.assertIn("has lost 1 workers", killed["annotations"]["summary"])
+        self.assertIn("has lost 1 worker in", killed["annotations"]["summary"])
         self.assertEqual(stalled["labels"]["job_name"], "eval")
         self.assertIn("rank 1 first", stalled["annotations"]["summary"])
         for quiet in ("CoorddDown", "CoorddStateNotWritable", "CoorddJoinsRefused", "CoorddProtocolErrors", "CoorddFull"):

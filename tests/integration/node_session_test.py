@@ -126,6 +126,16 @@ class NodeSessionTest(RelayCase):
         self.assertEqual((self.job(coordd)["generation"], self.job(coordd)["joined"]), (1, 5))
         self.assertNotIn("was lost: its connection", coordd.text())
 
+    def test_the_loss_of_a_node_is_one_line_of_the_log(self):
+        coordd = self.coordd("--store", "memory")
+        relay = self.relay(coordd)
+        self.behind(coordd, 5)
+        relay.signal(signal.SIGKILL)  # a coordd without a disk does not take its workers back
+        self.assertTrue(wait_for(lambda: "lost 5 workers on " in coordd.text()), coordd.text())
+        self.assertRegex(coordd.text(), r"job \S+: lost 5 workers on \S+, ranks 0-4: its connection closed without a goodbye "
+                                        r"\(the relay of \S+ was lost")
+        self.assertNotRegex(coordd.text(), r"job \S+: rank \d+ \(")
+
     def test_coordd_may_die_behind_a_relay(self):
         coordd = self.coordd(*self.store)
         self.relay(coordd)

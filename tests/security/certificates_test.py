@@ -77,6 +77,17 @@ class CertificatesTest(processes.TestCase):
         self.assertEqual(self.status(coordd, self.first), 0)
         self.workers(coordd, 1, job="another", **self.first.variables("worker"))
 
+    def test_what_is_printed_is_pasted_into_a_shell_elsewhere(self):
+        folder = os.path.join(self.folder, "made there", "it's")
+        os.makedirs(os.path.dirname(folder))
+        made = subprocess.run([program("coordctl"), "certs", "it's", "--name", "127.0.0.1"], cwd=os.path.dirname(folder), check=True,
+                              capture_output=True, text=True).stdout
+        variables = 'printf "%s\\n" "$COORDD_TLS_CERT" "$COORDD_TLS_KEY" "$COORDD_TLS_CA"'
+        pasted = subprocess.run(["bash", "-euc", f'coordd() {{ printf "%s\\n" "$@"; }}\n{made}\n{variables}'], cwd="/", check=True,
+                                capture_output=True, text=True).stdout.splitlines()
+        self.assertEqual(pasted, ["--tls-cert", f"{folder}/server.crt", "--tls-key", f"{folder}/server.key", "--tls-ca", f"{folder}/ca.crt",
+                                  *(f"{folder}/{name}" for name in ("operator.crt", "operator.key", "ca.crt"))])
+
     def test_what_cannot_be_renewed_is_one_sentence(self):
         folder = self.first.folder
         for arguments, status, said in ((["--role", "server"], 1, "server.crt exists already; nothing was written"),
@@ -193,7 +204,14 @@ class CertificatesTest(processes.TestCase):
     def test_what_is_not_valid_yet_is_called_so(self):
         stem = self.first.add_by_hand("early", "coordd://operator/early", begin="20900101000000Z", end="20910101000000Z")
         said = self.refused(self.coordd(*self.first.server_flags()), stem)
-        self.assertIn("is not valid yet: it becomes so at 2090-01-01 00:00:00 UTC", said)
+        self.assertIn("its certificate (operator/early) is not valid yet: it becomes so at 2090-01-01 00:00:00 UTC", said)
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_whose_certificate_has_expired_is_said(self):
+        coordd = self.coordd(*self.first.server_flags())
+        for stem, uris, whose in (("late", ["coordd://worker/train7"], "worker/train7"), ("plain", [], "plain")):
+            self.first.add_by_hand(stem, *uris, begin="20200101000000Z", end="20210101000000Z")
+            self.assertEqual(self.refused(coordd, stem), f"its certificate ({whose}) has expired at 2021-01-01 00:00:00 UTC")
 
     @unittest.skipUnless(HAS_OPENSSL, "openssl says the messages")
     def test_new_keys_without_end_cost_their_connection(self):

@@ -220,6 +220,15 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(said.split("\n")[0].strip(), "10 % of 40 steps")
         self.assertEqual(said.count("% of 40 steps"), 10)
 
+    def test_a_build_that_says_nothing_is_told_of_all_the_same(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            slow = "printf '[1/40] Building x1\\n[2/40] Buil'; sleep 6; printf 'ding x2\\nlast'"
+            said = self.in_lib(f'quiet_seconds=1; {{ {slow}; }} | show_progress "{log}"')
+            with open(log, encoding="utf-8") as written:
+                self.assertEqual(written.read(), "[1/40] Building x1\n[2/40] Building x2\nlast\n")
+        self.assertRegex(said, r"^ +2 % of 40 steps, \d s so far\n")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/grpc/coordinator_failure.h"
 #include "common/grpc/grpc_status.h"
+#include "common/protocol/join_refusal.h"
 #include "common/protocol/process_set_parts.h"
 #include "common/protocol/proto_convert.h"
 #include "worker/execute/worker_errors.h"
@@ -78,6 +79,16 @@ absl::Status Final(const JoinRequest& request, const absl::Status& why) {
       why.code(), absl::StrCat("job ", request.join.job(), " cannot be joined: ", why.message()));
 }
 
+// How a stream has ended before this worker had its place: with coordd's own refusal, which is said
+// to be one, or with what neither side means to say.
+absl::Status Refused(const absl::Status& ended) {
+  const bool is_broken = absl::IsInternal(ended) || absl::IsUnknown(ended) ||
+                         absl::IsCancelled(ended) || absl::IsUnimplemented(ended) ||
+                         absl::IsDeadlineExceeded(ended);
+  if (is_broken) return ended;
+  return absl::Status(ended.code(), absl::StrCat(kRefusedByCoordd, ended.message()));
+}
+
 // Nothing has come until the deadline.
 absl::Status Late(const JoinRequest& request, const Attempt& attempt, CoordinatorFailure& failure) {
   if (attempt.received == 0) {
@@ -123,7 +134,7 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
     if (attempt.is_complete)
       return JoinedSession{std::move(link), *std::move(attempt.membership),
                            std::move(attempt.process_sets), std::move(attempt.early)};
-    if (!absl::IsUnavailable(*attempt.ended)) return *attempt.ended;
+    if (!absl::IsUnavailable(*attempt.ended)) return Refused(*attempt.ended);
     const absl::Status why =
         attempt.received == 0 ? failure.Explain(*attempt.ended) : ForPeople(*attempt.ended);
     if (IsFinal(why)) return Final(request, why);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/shell_word.h"
 
 namespace coordd {
 namespace {
@@ -72,22 +72,7 @@ constexpr const char* kUnknownJob[] = {"Invalid job id",
 
 }  // namespace
 
-std::string Quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-           absl::string_view("-_./=:,@%+").find(c) != absl::string_view::npos;
-  });
-  if (plain) return word;
-  std::string quoted = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted.push_back(c);
-    }
-  }
-  return quoted + "'";
-}
+std::string Quoted(const std::string& word) { return ShellWord(word); }
 
 std::string Quoted(const std::vector<std::string>& command) {
   return absl::StrJoin(command, " ", [](std::string* out, const std::string& word) {

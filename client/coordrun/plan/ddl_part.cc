@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -101,8 +102,8 @@ absl::StatusOr<std::vector<std::string>> ShapeHosts(const RunOptions& options, b
     if (shape.accelerators == 0 && host.slots == 0) return NoAccelerators();
     if (shape.accelerators > 0 && host.slots > 0 && host.slots != shape.accelerators) {
       return absl::InvalidArgumentError(
-          absl::StrCat("host ", host.host, " has ", host.slots, " slots, and the topology ",
-                       DdlShapeText(shape), " has ", shape.accelerators,
+          absl::StrCat("host ", host.host, " has ", Counted(host.slots, "slot"),
+                       ", and the topology ", DdlShapeText(shape), " has ", shape.accelerators,
                        " accelerators on each host: expected the same, or no slots behind the "
                        "hosts"));
     }

@@ -11,11 +11,15 @@
 #include "absl/strings/str_format.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordrun/process/last_words.h"
+#include "common/base/counted.h"
+#include "common/base/utf8.h"
+#include "common/protocol/join_refusal.h"
 
 namespace coordd {
 namespace {
 
 constexpr int kDeparturesShown = 64;                 // by coordd, of each job
+constexpr size_t kRefusalBytes = 400;                // of what coordd said: some lines of a screen
 constexpr char kLastWords[] = "; last on stderr: ";  // as coordd has it
 
 std::string Seconds(absl::Duration duration) {
@@ -33,30 +37,48 @@ std::string RankText(const RunOptions& options, const RunReport& report, int32_t
                       where.empty() ? "" : absl::StrCat(" (", where, ")"));
 }
 
+std::string WhyRefused(const RunReport& report, int32_t worker) {
+  const auto index = static_cast<size_t>(worker);
+  return index < report.tails.size() ? RefusalOf(report.tails[index]) : "";
+}
+
 // ", 1.2 GiB reduced per rank in 345 batches", or that nobody was there to reduce anything.
 std::string ReducedText(const RunState& state, const RunReport& report) {
   if (report.nobody_joined) {
     // Of one that has failed init() may well have been called, and coordd have refused it.
     const auto first = state.first_failure();
     const bool has_said = first && !report.tails[static_cast<size_t>(*first)].empty();
+    const bool is_refused = first && !WhyRefused(report, *first).empty();
     return absl::StrCat(
-        report.pids.size() == 1 ? ", which has not" : ", none of which has", " joined the job (",
-        has_said ? "init() was refused or not reached: the last lines below tell why"
-                 : "no call of init()",
-        ")");
+        report.pids.size() == 1 ? ", which has not" : ", none of which has", " joined the job",
+        is_refused ? ""
+        : has_said ? " (init() was refused or not reached: the last lines below tell why)"
+                   : " (no call of init())");
   }
   if (report.batches == 0) return "";
   return absl::StrCat(", ", BytesText(static_cast<double>(report.bytes)), " reduced per rank in ",
                       report.batches, report.batches == 1 ? " batch" : " batches");
 }
 
+// "coordd refused it: the job is full; "; empty: it did not, as far as is known.
+std::string RefusedText(const RunReport& report, int32_t worker) {
+  const std::string why = WhyRefused(report, worker);
+  return why.empty() ? "" : absl::StrCat("coordd refused it: ", why, "; ");
+}
+
 // "ranks 0, 1, 3 exited with status 1": equal ends together, in order of their first rank.
-std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState& state) {
+std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState& state,
+                                      const RunReport& report) {
   std::vector<std::pair<std::string, std::string>> groups;  // end, ranks
+  const std::string told =
+      state.first_failure() ? WhyRefused(report, *state.first_failure()) : std::string();
   for (int32_t r = 0; r < static_cast<int32_t>(state.workers().size()); ++r) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
     if (state.first_failure() == r || worker.away) continue;
-    const std::string end = worker.end ? worker.end->ToString() : "was not collected";
+    std::string end = worker.end ? worker.end->ToString() : "was not collected";
+    if (const std::string refusal = WhyRefused(report, r); !refusal.empty())
+      absl::StrAppend(&end, ", refused by coordd",
+                      refusal == told ? " for the same reason" : absl::StrCat(": ", refusal));
     const std::string rank = absl::StrCat(options.first_rank + r);
     bool found = false;
     for (auto& [text, ranks] : groups) {
@@ -105,6 +127,18 @@ std::string RepairedText(const RunState& state) {
   return absl::StrCat("; ", state.repaired(), " times one was lost and started again");
 }
 
+// What the numbers in what coordrun says are, where coordd's may be others; empty: they are the
+// same.
+std::string NumbersText(const RunOptions& options, const RunState& state, const RunReport& report) {
+  const bool has_changed =
+      !state.lost().empty() || state.repaired() > 0 || state.drained_workers() > 0;
+  const bool elastic = options.min_np > 0 || !options.discovery_script.empty();
+  if (!elastic || !has_changed || report.nobody_joined) return "";
+  return absl::StrCat(options.prefix ? "[n] and rank n here are" : "rank n here is",
+                      " the number with which coordrun started a worker (COORDD_RANK); since "
+                      "members have changed, its rank in the job may be another");
+}
+
 std::string TailText(const RunOptions& options, const RunReport& report, int32_t worker) {
   const std::deque<std::string>& tail = report.tails[static_cast<size_t>(worker)];
   std::string out;
@@ -132,8 +166,9 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
       return absl::StrCat(report.early_goodbye, RankText(options, report, *first),
                           " failed for it: it ", end);
     if (state.lost().empty())
-      return absl::StrCat(RankText(options, report, *first), " failed first: ", says,
-                          says.empty() ? "" : "; ", "it ", end);
+      return absl::StrCat(RankText(options, report, *first), " failed first: ",
+                          says.empty() ? RefusedText(report, *first) : absl::StrCat(says, "; "),
+                          "it ", end);
     return absl::StrCat(
         RankText(options, report, *first), " ", end,
         options.discovery_script.empty()
@@ -183,10 +218,13 @@ std::string LossText(const RunOptions& options, const RunState& state, const Run
                      int32_t worker, const std::deque<std::string>& tail) {
   const RunState::Worker& lost = state.workers()[static_cast<size_t>(worker)];
   const std::vector<std::string> words = LastWords(tail);
+  const std::string refusal = RefusalOf(tail);
   return absl::StrCat(
       RankText(options, report, worker), " ", lost.end->ToString(), " after ", Seconds(lost.ran),
-      words.empty() ? "" : absl::StrCat(" (last on stderr: ", words.back(), ")"), "; ",
-      state.alive(), state.alive() == 1 ? " worker goes on" : " workers go on");
+      !refusal.empty() ? absl::StrCat(" (coordd refused it: ", refusal, ")")
+      : words.empty()  ? ""
+                       : absl::StrCat(" (last on stderr: ", words.back(), ")"),
+      "; ", state.alive(), state.alive() == 1 ? " worker goes on" : " workers go on");
 }
 
 std::string DrainText(const RunOptions& options, const RunState& state, const RunReport& report,
@@ -195,6 +233,23 @@ std::string DrainText(const RunOptions& options, const RunState& state, const Ru
   return absl::StrCat(RankText(options, report, worker), " was asked to leave and ",
                       gone.end->ToString(), " after ", Seconds(gone.ran), "; ", state.alive(),
                       state.alive() == 1 ? " worker goes on" : " workers go on");
+}
+
+std::string BeginningText(const RunOptions& options, const RunPlan& plan) {
+  const bool grows = !options.discovery_script.empty();
+  // Of a job with workers of other coordruns, only coordd knows how many there are.
+  const bool is_whole_job = options.size <= options.np && !options.pods.take_part();
+  if (options.min_np == 0 || !is_whole_job || (!grows && options.min_np >= plan.np)) return "";
+  const std::string begins =
+      absl::StrCat("starts ", Counted(plan.np, "worker"),
+                   grows ? ", for which there are slots" : "", "; the job begins with ",
+                   options.min_np >= plan.np
+                       ? "all of them"
+                       : absl::StrCat("all that come in time, ", options.min_np, " at least"),
+                   " (--min-np)");
+  if (!grows) return absl::StrCat(begins, ", and others join at a later commit");
+  return absl::StrCat(begins, ", and workers on slots that come later join at a commit",
+                      options.max_np > 0 ? absl::StrCat(", up to --max-np ", options.max_np) : "");
 }
 
 std::string WaitingText(const RunOptions& options, const RunState& state) {
@@ -310,6 +365,13 @@ bool EndedByALoss(const std::deque<std::string>& tail) {
   });
 }
 
+std::string RefusalOf(const std::deque<std::string>& tail) {
+  for (auto line = tail.rbegin(); line != tail.rend(); ++line)
+    if (const std::string why = RefusalIn(WithoutEscapes(*line)); !why.empty())
+      return ShortenedText(why, kRefusalBytes);
+  return "";
+}
+
 std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail) {
   const bool lacks_horovod = std::any_of(tail.begin(), tail.end(), [](const std::string& line) {
     return absl::StrContains(line, "ModuleNotFoundError: No module named 'horovod");
@@ -332,8 +394,10 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
   std::string out = absl::StrCat(
       "coordrun: job ", report.job, ", ", options.np, options.np == 1 ? " worker, " : " workers, ",
       Seconds(report.wall), ReducedText(state, report), ": ", EndingText(options, state, report));
+  if (const std::string numbers = NumbersText(options, state, report); !numbers.empty())
+    absl::StrAppend(&out, "\ncoordrun: ", numbers);
   if (good && state.lost().empty()) return out;
-  for (const std::string& line : EndsOfOthers(options, state)) {
+  for (const std::string& line : EndsOfOthers(options, state, report)) {
     absl::StrAppend(&out, "\ncoordrun: ", line);
   }
   for (const std::string& sentence : report.coordinator_view) {

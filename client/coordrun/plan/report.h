@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "client/coordrun/plan/run_options.h"
+#include "client/coordrun/plan/run_plan.h"
 #include "client/coordrun/plan/run_state.h"
 #include "coordd/v1/admin.pb.h"
 
@@ -42,6 +43,11 @@ std::string LossText(const RunOptions& options, const RunState& state, const Run
 // REQUIRES: it has ended.
 std::string DrainText(const RunOptions& options, const RunState& state, const RunReport& report,
                       int32_t worker);
+
+// With how many workers an elastic run begins, and that others may join: "starts 4 workers; the
+// job begins with all that come in time, 2 at least (--min-np), ...". Empty: it begins with all
+// that it ever has.
+std::string BeginningText(const RunOptions& options, const RunPlan& plan);
 
 // "1 worker is left, --min-np 2: waiting up to 600 s for another": what the run waits for; empty:
 // it goes on, or ends.
@@ -77,6 +83,10 @@ bool OnlyLatecomersAreLeft(const v1::ServerState& state, const RunState& run,
 // To the report's view: of workers that coordd has lost although they ended well, what that means.
 void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
                       RunReport* report);
+
+// Why coordd has let none of this worker's process in, as it has said it; empty: it has not been
+// refused, as far as these lines tell.
+std::string RefusalOf(const std::deque<std::string>& tail);
 
 // What to do about a worker's last words on stderr; empty: nothing is known.
 std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail);

@@ -48,10 +48,11 @@ constexpr char kFooter[] =
     "(seconds), COORDD_LOG_LEVEL (debug, info, warning, error).\n\n"
     "Workers on other hosts also get this environment, but for what describes this machine and\n"
     "this login (HOME, USER, SSH_*, SLURM_*, ...), and start in the same folder.\n\n"
-    "Output comes line by line behind \"[rank] \". When a worker fails, coordrun says which one "
-    "was\n"
-    "first and with what, and ends the rest. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on "
-    "and\n"
+    "Output comes line by line behind \"[n] \": n is the number with which coordrun started the\n"
+    "worker, its COORDD_RANK. It is its rank in the job until members change (--min-np), and\n"
+    "unless COORDD_TOPOLOGY orders the ranks; coordd's events and errors name the ranks of their\n"
+    "generation, with host and pid. When a worker fails, coordrun says which one was first and\n"
+    "with what, and ends the rest. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on and\n"
     "end the run, a second one kills; SIGUSR1 and SIGUSR2 are passed on; what is ignored at the\n"
     "start (nohup) stays so. Rank 0 of workers here has coordrun's stdin. When coordrun is "
     "killed,\n"
@@ -283,7 +284,7 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
       "--no-gpu-registration", [variables] { variables->push_back("COORDD_GPU_REGISTER=0"); },
       "NCCL is not told of coordd's buffers on GPUs");
   app.add_flag("--tag-output,!--no-prefix", options->prefix,
-               "whether each line begins with [rank] (the default)");
+               "whether each line begins with [n], the number of the worker (the default)");
   app.add_option("--output-dir", options->output_directory,
                  "also write DIR/rank-N.out and DIR/rank-N.err")
       ->type_name("DIR");

@@ -86,7 +86,7 @@ struct RunOptions {
 
   bool torch_env = true;  // RANK, WORLD_SIZE, MASTER_ADDR and the like for the workers
 
-  bool prefix = true;              // "[rank] " before each line
+  bool prefix = true;              // "[n] " before each line
   std::string output_directory;    // rank-N.out and rank-N.err, besides; empty: none
   bool output_as_horovod = false;  // DIR/rank.N/stdout and stderr instead
   bool json = false;

@@ -10,6 +10,7 @@
 #include "client/coordrun/plan/ddl_part.h"
 #include "client/coordrun/plan/horovod_flag.h"
 #include "client/coordrun/plan/nested_launch.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/launch/host_list.h"
 
@@ -126,7 +127,7 @@ absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, R
     return absl::InvalidArgumentError(absl::StrCat(
         "-np is ", plan->np, ", but the hosts ",
         allocated ? absl::StrCat("of ", inputs.allocation->title, " ") : std::string(), "have ",
-        slots, " slots (", SlotsText(hosts), "): expected at most that many, or ",
+        Counted(slots, "slot"), " (", SlotsText(hosts), "): expected at most that many, or ",
         allocated ? "a job with more tasks (PBS: mpiprocs), or -H" : "hosts with more slots"));
   }
   int32_t rank = 0;

@@ -1,5 +1,7 @@
 #include "client/coordrun/program/coordinator_keeper.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
@@ -80,6 +82,12 @@ void CoordinatorKeeper::Read() {
 
 // How workers of this run end is told here anyway, and in the summary.
 bool CoordinatorKeeper::TellsOfOurs(absl::string_view line) const {
+  // Of several at once it names no process. Of those whose processes are all known here, it has no
+  // others.
+  const bool of_several =
+      absl::StrContains(line, " workers on ") &&
+      (absl::StrContains(line, ": lost ") || absl::StrContains(line, ": each "));
+  if (of_several) return std::find(pids_.begin(), pids_.end(), 0) == pids_.end();
   constexpr absl::string_view kEnds[] = {"), which has departed: ", ") failed: ", ") was lost: "};
   for (const absl::string_view end : kEnds) {
     const size_t at = line.find(end);

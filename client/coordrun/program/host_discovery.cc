@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "client/coordrun/plan/host_answers.h"
 #include "client/coordrun/plan/slot_book.h"
+#include "common/base/counted.h"
 
 namespace coordd {
 namespace {
@@ -146,7 +147,7 @@ absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
                          : std::string(result->status().message());
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("--host-discovery-script: no slots for ", needed, " workers within ",
+      absl::StrCat("--host-discovery-script: no slots for ", Counted(needed, "worker"), " within ",
                    absl::FormatDuration(options.elastic_timeout), " (--elastic-timeout): ", found));
 }
 

@@ -171,7 +171,8 @@ absl::Status Launcher::Prepare() {
   AgentReport here;
   LookAtCores(&here);
   for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_),
-                                  ThreadsNote(options_, plan_, environment_, here.cores())})
+                                  ThreadsNote(options_, plan_, environment_, here.cores()),
+                                  options_.check_only ? "" : BeginningText(options_, plan_)})
     if (!note.empty()) output_.Say(absl::StrCat("coordrun: ", note));
   const bool reads =
       std::find(options_.command.begin(), options_.command.end(), "-") != options_.command.end();

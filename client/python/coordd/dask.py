@@ -44,7 +44,7 @@ def run(fn: Callable, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, An
     if size < 1 and num_proc is not None:
         raise InvalidArgumentError(f"num_proc is {size}: expected at least 1", "INVALID_ARGUMENT")
     if size < 1 or len(known) < size:
-        raise HorovodInternalError(f"{max(size, 1)} workers are needed, and the cluster has {len(known)}", "FAILED_PRECONDITION")
+        raise HorovodInternalError(f"{'1 worker is' if size <= 1 else f'{size} workers are'} needed, and the cluster has {len(known)}", "FAILED_PRECONDITION")
     if any(address.startswith("inproc://") for address in known):
         raise HorovodInternalError("the cluster's workers are threads of one process: expected LocalCluster(processes=True)",
                                    "FAILED_PRECONDITION")

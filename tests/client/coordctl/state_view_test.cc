@@ -141,15 +141,9 @@ TEST(StatusText, NamesProcessSetsAndWhoHasJoined) {
   stall->set_name("grad/17");
   stall->set_process_set(3);
   const std::string text = StatusText(state);
-  EXPECT_THAT(text, HasSubstr("process sets: 3, and 1 pairs for send and receive\n"));
-  EXPECT_THAT(text, HasSubstr("joined, with no more data: ranks 2\n"));
+  EXPECT_THAT(text, HasSubstr("process sets: 3, and 1 pair for send and receive\n"));
+  EXPECT_THAT(text, HasSubstr("joined, with no more data: rank 2\n"));
   EXPECT_THAT(text, HasSubstr("grad/17 (process set 3); ranks in"));
-}
-
-TEST(RankRunsText, WritesRuns) {
-  EXPECT_EQ(RankRunsText({}), "");
-  EXPECT_EQ(RankRunsText({3}), "3");
-  EXPECT_EQ(RankRunsText({0, 1, 2, 4, 6, 7}), "0-2, 4, 6-7");
 }
 
 TEST(StatusText, ShowsOverWhatEachRankReachesTheOthers) {

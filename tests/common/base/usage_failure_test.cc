@@ -42,6 +42,19 @@ TEST(UsageSentence, NamesTheFlagThatThereIsNotAndTheNearest) {
   EXPECT_EQ(Program().Sentence({"--verbose"}), "there is no flag --verbose");
 }
 
+TEST(UsageSentence, KnowsWhatOtherProgramsCallIt) {
+  EXPECT_EQ(Program().Sentence({"--addr", "127.0.0.1:1"}),
+            "there is no flag --addr, did you mean --listen?");
+  EXPECT_EQ(Program().Sentence({"--nproc=4"}), "there is no flag --nproc, did you mean --np?");
+  struct Client : Program {
+    std::string coordinator;
+    Client() { app.add_option("--coordinator", coordinator); }
+  };
+  EXPECT_EQ(Client().Sentence({"--addr", "127.0.0.1:1"}),
+            "there is no flag --addr, did you mean --coordinator?");
+  EXPECT_EQ(Client().Sentence({"--cert", "x"}), "there is no flag --cert") << "it has none";
+}
+
 TEST(UsageSentence, NamesTheWordThatNobodyAskedFor) {
   EXPECT_EQ(Program().Sentence({"start"}), "unexpected argument start");
 }

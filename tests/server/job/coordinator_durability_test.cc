@@ -137,7 +137,7 @@ TEST_F(CoordinatorDurabilityTest, KnowsItsJobsAfterARestart) {
 TEST_F(CoordinatorDurabilityTest, AJobWhoseMembersDoNotComeBackHasEnded) {
   Store(Join(1, 1));
   const Effects restored = Restart();
-  EXPECT_THAT(Text(restored, Event::Kind::kJobRestored), HasSubstr("1 members"));
+  EXPECT_THAT(Text(restored, Event::Kind::kJobRestored), HasSubstr("had 1 member, who has "));
   const absl::Duration time = options_.lease + options_.resume_grace;
   EXPECT_THAT(Text(PassInTurns(time - absl::Seconds(1)), Event::Kind::kJobEnded), "none");
   EXPECT_LE(state_->NextDeadline(), now_ + absl::Seconds(1));

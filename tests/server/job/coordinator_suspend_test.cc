@@ -369,7 +369,7 @@ TEST_F(SuspendBetweenGenerationsTest, WhoLostPatienceBeforeTheNextOneComesBackTo
   EXPECT_THAT(Text(suspended, Event::Kind::kWorkerDeparted), "none");
   EXPECT_THAT(Text(suspended, Event::Kind::kJobRestored),
               HasSubstr("generation 1 is taken up anew, since coordd was not running for a while: "
-                        "its 2 members"));
+                        "it had 2 members"));
   EXPECT_THAT(Refusal(suspended), StatusIs(Code::kUnavailable, HasSubstr("takes up generation 1")));
   GoOn(/*next=*/2);
 }

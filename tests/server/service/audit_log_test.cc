@@ -211,7 +211,7 @@ TEST_F(AuditLogTest, TellsAtItsEndWhatIsMissing) {
     AwaitLost(1);
   }
   log->Stop();
-  EXPECT_THAT(LinesOf(file_), ElementsAre(HasSubstr("\"1 entries had no room\"")));
+  EXPECT_THAT(LinesOf(file_), ElementsAre(HasSubstr("\"1 entry had no room\"")));
 }
 
 TEST_F(AuditLogTest, EndsALineThatAnotherHasLeftUnended) {

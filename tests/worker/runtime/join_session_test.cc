@@ -183,12 +183,18 @@ TEST_F(JoinSessionTest, SaysAtItsDeadlineWhatCoorddWaitsFor) {
                        "disk is full"));
 }
 
-TEST_F(JoinSessionTest, ReportsARefusalAsItIsWithoutTryingAgain) {
+TEST_F(JoinSessionTest, ReportsARefusalAsOneWithoutTryingAgain) {
   coordinator_.on_start = [this] {
     coordinator_.End(absl::UnauthenticatedError("wrong token for job test"));
   };
-  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kUnauthenticated, "wrong token for job test"));
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kUnauthenticated,
+                               "coordd refused this worker: wrong token for job test"));
   EXPECT_EQ(coordinator_.streams(), 1);
+}
+
+TEST_F(JoinSessionTest, DoesNotTakeABrokenStreamForARefusal) {
+  coordinator_.on_start = [this] { coordinator_.End(absl::InternalError("RST_STREAM")); };
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInternal, "RST_STREAM"));
 }
 
 TEST_F(JoinSessionTest, RefusesAStreamThatBeginsWithAPlan) {

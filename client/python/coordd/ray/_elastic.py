@@ -70,7 +70,8 @@ class Crew:
                 break
             self._present += len(done)
         if self._present < self._rules.min_workers:
-            raise HorovodInternalError(f"Ray has found room for {self._present} workers within {self._rules.timeout_s:g} s, at least "
+            found = "1 worker" if self._present == 1 else f"{self._present} workers"
+            raise HorovodInternalError(f"Ray has found room for {found} within {self._rules.timeout_s:g} s, at least "
                                        f"{self._rules.min_workers} are needed; `ray status` says what there is", "DEADLINE_EXCEEDED")
 
     def settling_window_s(self) -> float:

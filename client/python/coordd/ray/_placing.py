@@ -28,7 +28,7 @@ class Bundles:
         self._group = placement_group([bundle] * self._count, strategy="STRICT_SPREAD" if self._hosts else "PACK")
         if not self._group.wait(timeout_s):  # ready() would start a process to say so
             self.give_back()
-            where = f"on each of {self._hosts} nodes" if self._hosts else f"{self._count} times"
+            where = "on a node" if self._hosts == 1 else f"on each of {self._hosts} nodes" if self._hosts else f"{self._count} times"
             raise HorovodInternalError(f"Ray has found no room for {bundle} {where} within {timeout_s:g} s; `ray status` says what there is",
                                        "DEADLINE_EXCEEDED")
 

@@ -165,6 +165,59 @@ TEST_F(RunReportTest, SendsToTheWordsOfWhoWasRefused) {
   EXPECT_THAT(text, HasSubstr("  | coordd-worker: another run at this coordd"));
 }
 
+TEST_F(RunReportTest, SaysWhyCoorddRefusedARank) {
+  report_.tails = {{"Traceback", "coordd.Error: coordd refused this worker: the job is full"},
+                   {"\x1b[31mcoordd.Error: coordd refused this worker: wrong token\x1b[0m", "bye"},
+                   {"coordd.Error: coordd refused this worker: the job is full"}};
+  report_.hosts = {"a", "b", "c"};
+  report_.nobody_joined = true;
+  RunState state(options_, kStart);
+  EndAll(state, {.code = 1}, {.code = 3}, {.code = 1});
+  const std::string text = SummaryText(options_, state, report_);
+  EXPECT_THAT(text, HasSubstr("none of which has joined the job: rank 1 (host b, pid 101) failed "
+                              "first: coordd refused it: wrong token; it exited with status 3"));
+  EXPECT_THAT(text, HasSubstr("\ncoordrun: ranks 0, 2 exited with status 1, refused by coordd: the "
+                              "job is full\n"));
+  EXPECT_THAT(SummaryJson(options_, state, report_), HasSubstr("coordd refused it: wrong token"));
+}
+
+TEST_F(RunReportTest, SaysWhyCoorddRefusedARankWithoutWhichTheRunGoesOn) {
+  options_.min_np = 2;
+  RunState state(options_, kStart);
+  state.WorkerEnded(1, {.code = 3}, kStart + absl::Seconds(1));
+  const std::deque<std::string> tail = {"x: coordd refused this worker: it is too old", "bye"};
+  EXPECT_THAT(LossText(options_, state, report_, 1, tail),
+              HasSubstr("exited with status 3 after 1.0 s (coordd refused it: it is too old); 2 "));
+}
+
+TEST_F(RunReportTest, SaysWithHowManyAnElasticRunBegins) {
+  RunPlan plan;
+  plan.np = options_.np = 4;
+  EXPECT_EQ(BeginningText(options_, plan), "");
+  options_.min_np = 4;
+  EXPECT_EQ(BeginningText(options_, plan), "");
+  options_.min_np = 2;
+  EXPECT_EQ(BeginningText(options_, plan),
+            "starts 4 workers; the job begins with all that come in time, 2 at least "
+            "(--min-np), and others join at a later commit");
+  options_.discovery_script = "hosts";
+  options_.max_np = 4;
+  plan.np = options_.np = 2;
+  EXPECT_EQ(BeginningText(options_, plan),
+            "starts 2 workers, for which there are slots; the job begins with all of them "
+            "(--min-np), and workers on slots that come later join at a commit, up to --max-np 4");
+}
+
+TEST_F(RunReportTest, SaysWhatItsNumbersAreWhereMembersHaveChanged) {
+  options_.min_np = 2;
+  RunState state(options_, kStart);
+  EXPECT_THAT(SummaryText(options_, state, report_), Not(HasSubstr("[n]")));
+  state.WorkerEnded(1, {.code = 3}, kStart + absl::Seconds(1));
+  EXPECT_THAT(SummaryText(options_, state, report_),
+              HasSubstr("\ncoordrun: [n] and rank n here are the number with which coordrun "
+                        "started a worker (COORDD_RANK)"));
+}
+
 TEST_F(RunReportTest, RemembersALossThatWasRepaired) {
   options_.min_np = 2;
   options_.max_restarts = 2;

@@ -1,0 +1,70 @@
+#include "server/service/event_lines.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+Event Departed(int32_t rank, const std::string& host, const std::string& detail,
+               v1::DepartureCause cause = v1::DEPARTURE_CAUSE_CONNECTION_LOST) {
+  Event event{.kind = Event::Kind::kWorkerDeparted, .job = "train"};
+  event.cause = cause;
+  event.text = absl::StrCat("rank ", rank, " ", detail);
+  event.departed = Event::Departed{.rank = rank, .host = host, .detail = detail};
+  return event;
+}
+
+constexpr char kLost[] = "was lost: its connection closed without a goodbye";
+
+TEST(SharedDepartures, LeavesOnesThatAreAloneAsTheyAre) {
+  EXPECT_THAT(SharedDepartures({}), IsEmpty());
+  EXPECT_THAT(SharedDepartures({Departed(1, "node1", kLost)}), IsEmpty());
+  EXPECT_THAT(SharedDepartures(
+                  {Departed(1, "node1", kLost), Departed(2, "node2", kLost),
+                   Departed(3, "node1", "failed: no memory", v1::DEPARTURE_CAUSE_PROGRAM_FAILED)}),
+              IsEmpty());
+}
+
+TEST(SharedDepartures, TellsTheLossOfANodeOnce) {
+  std::vector<Event> events;
+  for (int32_t rank = 191; rank >= 128; --rank) events.push_back(Departed(rank, "node3", kLost));
+  events.push_back(Departed(7, "node0", kLost));
+  std::map<size_t, std::string> shared = SharedDepartures(events);
+  ASSERT_EQ(shared.size(), 64u);
+  EXPECT_EQ(shared.at(0),
+            "lost 64 workers on node3, ranks 128-191: its connection closed without a goodbye");
+  for (size_t i = 1; i < 64; ++i) EXPECT_EQ(shared.at(i), "");
+}
+
+TEST(SharedDepartures, TellsJobsAndReasonsApart) {
+  std::vector<Event> events = {Departed(0, "a", "left", v1::DEPARTURE_CAUSE_LEFT),
+                               Departed(1, "a", "left", v1::DEPARTURE_CAUSE_LEFT),
+                               Departed(2, "a", kLost), Departed(4, "a", kLost)};
+  events.push_back(events[3]);
+  events.back().job = "other";
+  EXPECT_THAT(SharedDepartures(events),
+              ElementsAre(Pair(0, "2 workers on a, ranks 0-1: each left"), Pair(1, ""),
+                          Pair(2,
+                               "lost 2 workers on a, ranks 2, 4: its connection closed without a "
+                               "goodbye"),
+                          Pair(3, "")));
+}
+
+TEST(SharedDepartures, TakesThoseWhoFellSilentTogetherHoweverLongEachWas) {
+  constexpr auto kSilent = v1::DEPARTURE_CAUSE_LEASE_EXPIRED;
+  EXPECT_THAT(
+      SharedDepartures({Departed(-1, "a", "was lost: it was silent for 10.1 s", kSilent),
+                        Departed(-1, "a", "was lost: it was silent for 10.4 s", kSilent)}),
+      ElementsAre(Pair(0, "lost 2 workers on a, which had no ranks yet: it was silent for 10.1 s"),
+                  Pair(1, "")));
+}
+
+}  // namespace
+}  // namespace coordd
