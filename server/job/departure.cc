@@ -28,6 +28,10 @@ std::string DepartureText(v1::DepartureCause cause, absl::string_view detail) {
   }
 }
 
+std::string AllAreBack(size_t ranks) {
+  return ranks == 1 ? "its rank is back " : absl::StrCat("all ", ranks, " ranks are back ");
+}
+
 std::string MembersWho(size_t members) {
   return absl::StrCat(Counted(static_cast<int64_t>(members), "member"),
                       members == 1 ? ", who has " : ", who have ");

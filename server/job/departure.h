@@ -31,6 +31,8 @@ std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& depa
                                           const JobMessages& messages, Effects& effects);
 // "1 member, who has ", "4 members, who have ".
 std::string MembersWho(size_t members);
+// "all 4 ranks are back "; "its rank is back ".
+std::string AllAreBack(size_t ranks);
 // The words of cause and detail, of one who lives.
 std::string DepartureText(v1::DepartureCause cause, absl::string_view detail);
 

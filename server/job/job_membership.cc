@@ -224,9 +224,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   for (const Place& place : topology.places) {
     const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
     by_rank.push_back(session);
-    Worker& worker = workers_.at(session);
-    worker.Enter(generation(), place, turn.now);
-    workers_.Recount(worker);
+    workers_.Enter(session, generation(), place, turn.now);
     messages_.Membership(session, place, topology, inherited, identity.slots, turn.effects);
   }
   messages_.Sets(by_rank, inherited, turn.effects);
@@ -337,8 +335,8 @@ void JobState::OnChangeMembers(const Worker& worker, const Turn& turn) {
 absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
                                         v1::RecoveryReport report, const Turn& turn) {
   const bool more = report.process_sets().more();
-  COORDD_RETURN_IF_ERROR(
-      Survivors::AddReport(generation_->state().size(), std::move(report), worker.report));
+  const int32_t size = generation_->state().size();
+  COORDD_RETURN_IF_ERROR(Survivors::AddReport(size, std::move(report), worker.report));
   COORDD_RETURN_IF_ERROR(workers_.RecountReport(worker));
   if (more) return absl::OkStatus();
   worker.AwaitNext();
@@ -461,9 +459,7 @@ void JobState::ConcludeReturn(const Turn& turn) {
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
   Emit(Event::Kind::kJobResumed,
-       absl::StrCat("generation ", ToInt(generation()), " goes on: ",
-                    by_rank.size() == 1 ? std::string("its rank is back ")
-                                        : absl::StrCat("all ", by_rank.size(), " ranks are back "),
+       absl::StrCat("generation ", ToInt(generation()), " goes on: ", AllAreBack(by_rank.size()),
                     DurationText(turn.now - beginning.at), " after ", beginning.after),
        turn.effects);
 }

@@ -79,6 +79,12 @@ void JobWorkers::Recount(JobWorker& worker) {
   worker.word_bytes = now;
 }
 
+void JobWorkers::Enter(SessionId session, Generation of, const Place& its, absl::Time now) {
+  JobWorker& worker = workers_.at(session);
+  worker.Enter(of, its, now);
+  Recount(worker);
+}
+
 absl::Status JobWorkers::RecountReport(JobWorker& worker) {
   Recount(worker);
   if (words_.HasRoomFor(0)) return absl::OkStatus();

@@ -82,7 +82,8 @@ class JobWorkers {
   absl::Status HasRoomFor(const v1::Join& join) const;
   // After its report has come; it has none, then.
   absl::Status RecountReport(JobWorker& worker);
-  void Recount(JobWorker& worker);                      // after its report has gone
+  // It has a place in a generation that begins.
+  void Enter(SessionId session, Generation of, const Place& its, absl::Time now);
   JobWorker& Add(SessionId session, JobWorker worker);  // REQUIRES: Check(its join) is OK
   JobWorker Take(SessionId session);                    // it is gone, and released by its owner
   void Remove(SessionId session);                       // it is gone, and released
@@ -130,6 +131,8 @@ class JobWorkers {
   bool NoteExit(const v1::LaunchedExit& in);
 
  private:
+  void Recount(JobWorker& worker);
+
   Map workers_;
   int64_t word_bytes_ = 0;  // of workers_
   BudgetShare words_;

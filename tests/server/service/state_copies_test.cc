@@ -37,7 +37,15 @@ class StateCopiesTest : public testing::Test {
 
   void CopiesTake(absl::Duration time) {
     coordinators_.a_look_ = time;
-    coordinator_.Start({});
+    coordinator_.Start({
+        .deliver = [](const Deliver&) {},
+        .close_session = [](const CloseSession&) {},
+        .session_ended = [](SessionId) {},
+        .store_reply = [](StoreReply&&) {},
+        .event = [](const Event&) {},
+        .tick = [](absl::Time) {},
+        .next_deadline = [] { return absl::InfiniteFuture(); },
+    });
   }
   StateCopies::State Get() {
     auto state = copies_.Get();
@@ -63,7 +71,7 @@ TEST_F(StateCopiesTest, WhatCostsLittleIsCopiedForWhoeverAsks) {
 }
 
 TEST_F(StateCopiesTest, WhatCostsMuchIsToldAgainForNineTimesThat) {
-  constexpr absl::Duration kCopy = 2 * StateCopies::kFree;
+  const absl::Duration kCopy = 2 * StateCopies::kFree;
   CopiesTake(kCopy);
   const StateCopies::State first = Get();
   EXPECT_EQ(Get(), first);
