@@ -78,7 +78,7 @@ bool PointToPoint::Launch(int32_t peer, bool outgoing, bool headers, std::byte* 
   args.sequence = ++with.sequences[static_cast<size_t>(index)];
   args.root = Rank{(outgoing ? needs_.self : peer) == low ? 0 : 1};
   args.output = {bytes, static_cast<size_t>(size)};
-  return needs_.executor->TryLaunchExchange(
+  return needs_.executor->TryLaunchMessage(
       std::move(args), [done = std::move(done)](absl::Status status) { done(status); });
 }
 
@@ -86,12 +86,13 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Send(Message message) {
   COORDD_RETURN_IF_ERROR(CheckPeer(message.peer));
   Open open{NewWork(message, CollectiveKind::kSend), std::move(message)};
   std::shared_ptr<Work> work = open.work;
+  const int32_t to = open.message.peer;
+  bool brings = false;
   Effects effects;
   {
     MutexLock lock(&mu_);
     COORDD_RETURN_IF_ERROR(ended_);
     const Message& sent = open.message;
-    const int32_t to = sent.peer;
     Peer& peer = peers_[to];
     Header header;
     header.dtype = static_cast<int32_t>(sent.dtype);
@@ -102,17 +103,27 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Send(Message message) {
     ++peer.open;
     if (header.is_few() && sent.bytes() > 0)
       std::memcpy(header.few.data(), sent.buffer, static_cast<size_t>(sent.bytes()));
-    if (header.is_few() && peer.unread < kMaxEarly) {
+    brings = header.is_few() && peer.unread < kMaxEarly;
+    if (brings) {
       ++peer.unread;
       header.saying = Saying::kBrought;
       Say(to, header, std::move(open), effects);
     } else {
       (header.is_few() ? peer.early : peer.announced).emplace(header.id, std::move(open));
       Say(to, header, {}, effects);
+      Listen(to, effects);
     }
-    Listen(to, effects);
   }
   Do(std::move(effects));
+  needs_.executor->DriveMessages();
+  if (!brings || work->done()) return work;
+  // The other one may wait for the same: a lane goes on when what it has carried was heard.
+  {
+    MutexLock lock(&mu_);
+    Listen(to, effects = {});
+  }
+  Do(std::move(effects));
+  needs_.executor->DriveMessages();
   return work;
 }
 
@@ -144,6 +155,7 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Receive(Message message) {
     }
   }
   Do(std::move(effects));
+  needs_.executor->DriveMessages();
   return work;
 }
 

@@ -232,6 +232,19 @@ TEST_P(PointToPointTest, KeepsTheOrderOfEachTagWhateverTheSizes) {
   });
 }
 
+TEST_P(PointToPointTest, GoesOnWithoutAnybodyWhoWaits) {
+  Run(2, [](MessageRank& rank) {
+    const int32_t other = 1 - rank.rank();
+    for (size_t count : kCounts) {
+      std::vector<int32_t> sent = Numbers(count, rank.rank()), received(count);
+      const auto sends = rank.Send(sent, other), receives = rank.Receive(received, other);
+      ASSERT_TRUE(sends.ok() && receives.ok());
+      while (!(*sends)->done() || !(*receives)->done()) std::this_thread::yield();
+      EXPECT_EQ(received, Numbers(count, other));
+    }
+  });
+}
+
 TEST_P(PointToPointTest, KeepsCommunicatorsApart) {
   Run(2, [](MessageRank& rank) {
     constexpr LaneId kOther{8};
