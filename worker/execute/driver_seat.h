@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <utility>
 
@@ -50,6 +51,11 @@ class ABSL_LOCKABLE DriverSeat {
   // The thread ends; nobody gets the seat any more.
   void KeepForEver() ABSL_UNLOCK_FUNCTION() {}
 
+  // In the seat, instead of Leave: what is left to do is a message's, and whoever has sent or
+  // receives it is about to wait for it, as a rule. The executor's thread is not woken; it looks
+  // whether somebody has come a little later, and takes the seat if not.
+  void LeaveToWaiter() ABSL_UNLOCK_FUNCTION();
+
   // In the seat: whether there was a call since the last look.
   bool TakeCall() { return called_.load(std::memory_order_relaxed) && called_.exchange(false); }
   // `more`: something is left to do, for the executor's thread.
@@ -75,6 +81,9 @@ class ABSL_LOCKABLE DriverSeat {
   // What a driver has left: the executor's thread, which is being woken for it, comes first. A
   // caller that waits for one tensor after the other would come before it each time.
   bool left_for_thread_ ABSL_GUARDED_BY(mu_) = false;
+  bool left_to_waiter_ ABSL_GUARDED_BY(mu_) = false;  // nobody has come yet
+  int64_t times_left_to_waiter_ ABSL_GUARDED_BY(mu_) = 0;
+  bool thread_looks_ ABSL_GUARDED_BY(mu_) = false;  // the executor's thread does not sleep for long
 };
 
 }  // namespace coordd

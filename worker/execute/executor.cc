@@ -170,7 +170,16 @@ void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
   }
   waiter_ = nullptr;
   wait.Reset();  // the bell is the next one's
-  seat_.Leave(LeavesSomething());
+  LeaveSeat();
+}
+
+void Executor::LeaveSeat() {
+  const bool more = LeavesSomething();
+  const bool others = at_backend_.direct_runs > at_backend_.messages ||
+                      !at_backend_.batches.empty() || lanes_.to_launch() > 0 ||
+                      lanes_.has_ended() || stopping_.load(std::memory_order_acquire);
+  if (more && !others) return seat_.LeaveToWaiter();
+  seat_.Leave(more);
 }
 
 // Its own end is something for the executor's thread to do, too.

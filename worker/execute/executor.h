@@ -115,8 +115,12 @@ class Executor {
   // of DefineGroup's. `done` is called once: from the thread in the driver's seat, or at once when
   // the data plane has stopped.
   void LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done);
-  // The same, but false, and `done` is never called, when the data plane has stopped already.
-  bool TryLaunchExchange(CollectiveArgs args, CollectiveBackend::Done done);
+  // A transfer of a message: the same, but false, and `done` is never called, when the data plane
+  // has stopped already. Whoever is not in a `done` calls DriveMessages afterwards.
+  bool TryLaunchMessage(CollectiveArgs args, CollectiveBackend::Done done);
+  // Thread-safe: drives what can be done at once, if nobody else does. The rest is left to whoever
+  // waits for the message, and to the executor's thread if nobody does so soon.
+  void DriveMessages() noexcept;
   // Ends the lane and the group of its number. Nothing of it is in flight.
   void EndExchanges(LaneId lane) { CloseComm(lane, nullptr); }
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
@@ -160,6 +164,7 @@ class Executor {
   struct Exchange {
     CollectiveArgs args;
     CollectiveBackend::Done done;
+    bool is_message = false;
   };
   using Input =
       std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded, LaneEnded,
@@ -181,6 +186,7 @@ class Executor {
   struct AtBackend {  // what it has of ours
     std::deque<std::unique_ptr<InFlight>> batches;
     int direct_runs = 0;  // and exchanges
+    int messages = 0;     // of the exchanges
 
     bool empty() const { return batches.empty() && direct_runs == 0; }
   };
@@ -208,6 +214,8 @@ class Executor {
       ABSL_UNLOCK_FUNCTION(seat_);
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) { return at_backend_.empty(); }
   bool LeavesSomething() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  // For whom the rest is, if there is any.
+  void LeaveSeat() ABSL_UNLOCK_FUNCTION(seat_);
   // Launches what may be launched now; returns whether anything was.
   bool LaunchReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   bool LaunchNext(ExecutorLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);

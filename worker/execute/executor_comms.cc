@@ -14,6 +14,8 @@ namespace {
 
 // What members that have left said before arrives by then; who waits for more waits in vain.
 constexpr absl::Duration kGraceAfterEnd = absl::Seconds(1);
+// Enough for a message that is expected; the caller has something else to do.
+constexpr int kSweepsForMessages = 8;
 // How often whoever does not drive looks at the end of its generation.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 
@@ -152,24 +154,36 @@ void Executor::LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done)
   std::move(std::get<Exchange>(input).done)(DataPlaneStopped());
 }
 
-bool Executor::TryLaunchExchange(CollectiveArgs args, CollectiveBackend::Done done) {
-  if (!inbox_.PushUnbounded(Exchange{std::move(args), std::move(done)})) return false;
-  CallDriver();
+bool Executor::TryLaunchMessage(CollectiveArgs args, CollectiveBackend::Done done) {
+  if (!inbox_.PushUnbounded(Exchange{std::move(args), std::move(done), /*is_message=*/true}))
+    return false;
+  CallDriver(/*waiter_comes=*/true);
   return true;
+}
+
+void Executor::DriveMessages() noexcept {
+  if (!seat_.TryTake()) return;  // whoever sits there has been called, or there is nothing to do
+  for (int sweeps = 0; sweeps < kSweepsForMessages && Sweep(); ++sweeps) continue;
+  LeaveSeat();
 }
 
 void Executor::Take(Exchange& exchange) {
   // Its group may not have been defined any more.
   if (aborted_.load(std::memory_order_acquire)) return std::move(exchange.done)(DataPlaneStopped());
+  const int messages = exchange.is_message ? 1 : 0;
   ++at_backend_.direct_runs;
+  at_backend_.messages += messages;
   auto done = std::make_shared<CollectiveBackend::Done>(std::move(exchange.done));
-  const absl::Status launched = backend_->Launch(
-      std::move(exchange.args), [this, done](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        --at_backend_.direct_runs;
-        std::move (*done)(std::move(status));
-      });
+  const absl::Status launched =
+      backend_->Launch(std::move(exchange.args),
+                       [this, done, messages](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                         --at_backend_.direct_runs;
+                         at_backend_.messages -= messages;
+                         std::move (*done)(std::move(status));
+                       });
   if (launched.ok()) return;
   --at_backend_.direct_runs;
+  at_backend_.messages -= messages;
   std::move (*done)(launched);
 }
 
@@ -183,7 +197,7 @@ void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& gi
     }
   }
   wait.Reset();  // the bell is the next one's
-  seat_.Leave(LeavesSomething());
+  LeaveSeat();
 }
 
 }  // namespace coordd

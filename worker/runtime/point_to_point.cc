@@ -78,7 +78,7 @@ bool PointToPoint::Launch(int32_t peer, bool outgoing, bool headers, std::byte* 
   args.sequence = ++with.sequences[static_cast<size_t>(index)];
   args.root = Rank{(outgoing ? needs_.self : peer) == low ? 0 : 1};
   args.output = {bytes, static_cast<size_t>(size)};
-  return needs_.executor->TryLaunchExchange(
+  return needs_.executor->TryLaunchMessage(
       std::move(args), [done = std::move(done)](absl::Status status) { done(status); });
 }
 
@@ -86,12 +86,13 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Send(Message message) {
   COORDD_RETURN_IF_ERROR(CheckPeer(message.peer));
   Open open{NewWork(message, CollectiveKind::kSend), std::move(message)};
   std::shared_ptr<Work> work = open.work;
+  const int32_t to = open.message.peer;
+  bool brings = false;
   Effects effects;
   {
     MutexLock lock(&mu_);
     COORDD_RETURN_IF_ERROR(ended_);
     const Message& sent = open.message;
-    const int32_t to = sent.peer;
     Peer& peer = peers_[to];
     Header header;
     header.dtype = static_cast<int32_t>(sent.dtype);
@@ -100,17 +101,29 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Send(Message message) {
     header.id = peer.next_id++;
     header.count = sent.count;
     ++peer.open;
-    if (sent.bytes() <= kFewBytes) {
-      if (sent.bytes() > 0)
-        std::memcpy(header.few.data(), sent.buffer, static_cast<size_t>(sent.bytes()));
+    if (header.is_few() && sent.bytes() > 0)
+      std::memcpy(header.few.data(), sent.buffer, static_cast<size_t>(sent.bytes()));
+    brings = header.is_few() && peer.unread < kMaxEarly;
+    if (brings) {
+      ++peer.unread;
+      header.saying = Saying::kBrought;
       Say(to, header, std::move(open), effects);
     } else {
-      peer.announced.emplace(header.id, std::move(open));
+      (header.is_few() ? peer.early : peer.announced).emplace(header.id, std::move(open));
       Say(to, header, {}, effects);
+      Listen(to, effects);
     }
-    Listen(to, effects);
   }
   Do(std::move(effects));
+  needs_.executor->DriveMessages();
+  if (!brings || work->done()) return work;
+  // The other one may wait for the same: a lane goes on when what it has carried was heard.
+  {
+    MutexLock lock(&mu_);
+    Listen(to, effects = {});
+  }
+  Do(std::move(effects));
+  needs_.executor->DriveMessages();
   return work;
 }
 
@@ -142,6 +155,7 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Receive(Message message) {
     }
   }
   Do(std::move(effects));
+  needs_.executor->DriveMessages();
   return work;
 }
 
@@ -160,6 +174,7 @@ void PointToPoint::Pump(int32_t peer, Effects& effects) {
   while (to.announcing < kMaxAnnouncing && !to.outbox.empty() && ended_.ok()) {
     auto said = std::make_shared<std::pair<Header, Open>>(std::move(to.outbox.front()));
     to.outbox.pop_front();
+    said->first.taken = to.told_taken = to.taken;
     ++to.announcing;
     const bool launched = Launch(
         peer, /*outgoing=*/true, /*headers=*/true, reinterpret_cast<std::byte*>(&said->first),
@@ -168,13 +183,13 @@ void PointToPoint::Pump(int32_t peer, Effects& effects) {
           {
             MutexLock lock(&mu_);
             --peers_[peer].announcing;
-            Open& few = said->second;
+            Open& brought = said->second;
             if (!status.ok()) {
-              Fail(status, std::move(few), after);
+              Fail(status, std::move(brought), after);
             } else {
-              if (few.work != nullptr) {
+              if (brought.work != nullptr) {
                 --peers_[peer].open;
-                after.ended.push_back({std::move(few), absl::OkStatus(), 0});
+                after.ended.push_back({std::move(brought), absl::OkStatus(), 0});
               }
               Pump(peer, after);
             }
@@ -210,10 +225,25 @@ void PointToPoint::Listen(int32_t peer, Effects& effects) {
 }
 
 void PointToPoint::OnHeader(int32_t from, const Header& header, Effects& effects) {
-  if (header.saying == Saying::kHere) {
+  Peer& peer = peers_[from];
+  if (header.taken > peer.known_taken) {
+    peer.unread -= header.taken - std::exchange(peer.known_taken, header.taken);
+    EndEarly(peer, effects);
+  }
+  if (header.saying == Saying::kBrought || header.saying == Saying::kHere) {
     OnHere(from, header, effects);
-  } else {
+  } else if (header.saying != Saying::kTaken) {
     OnAnswer(from, header, effects);
+  }
+}
+
+// There may be room for what waits for it.
+void PointToPoint::EndEarly(Peer& peer, Effects& effects) {
+  while (!peer.early.empty() && peer.unread < kMaxEarly) {
+    --peer.open;
+    ++peer.unread;
+    effects.ended.push_back({std::move(peer.early.begin()->second), absl::OkStatus(), 0});
+    peer.early.erase(peer.early.begin());
   }
 }
 
@@ -223,6 +253,10 @@ void PointToPoint::OnHere(int32_t from, const Header& header, Effects& effects) 
   });
   if (found == receives_.end()) {
     arrived_.push_back({from, header});
+    // Its sender waits for room, and does not know that there is some.
+    const bool waits = header.saying == Saying::kHere && header.is_few();
+    if (waits && peers_[from].told_taken < peers_[from].taken)
+      Say(from, {.saying = Saying::kTaken, .few = {}}, {}, effects);
     return;
   }
   Open open = std::move(*found);
@@ -230,27 +264,43 @@ void PointToPoint::OnHere(int32_t from, const Header& header, Effects& effects) 
   Accept(from, header, std::move(open), effects);
 }
 
+std::optional<PointToPoint::Open> PointToPoint::TakeAnnounced(Peer& peer, int64_t id) {
+  for (std::map<int64_t, Open>* waiting : {&peer.announced, &peer.early}) {
+    const auto found = waiting->find(id);
+    if (found == waiting->end()) continue;
+    std::optional<Open> open = std::move(found->second);
+    waiting->erase(found);
+    return open;
+  }
+  return std::nullopt;
+}
+
 void PointToPoint::OnAnswer(int32_t from, const Header& header, Effects& effects) {
   Peer& peer = peers_[from];
-  const auto found = peer.announced.find(header.id);
-  if (found == peer.announced.end()) return;
-  Open open = std::move(found->second);
-  peer.announced.erase(found);
+  std::optional<Open> open = TakeAnnounced(peer, header.id);
+  if (!open.has_value()) {  // it has ended since there was room
+    --peer.unread;
+    return EndEarly(peer, effects);
+  }
   --peer.open;
-  if (header.saying == Saying::kGo)
-    return Transfer(from, /*outgoing=*/true, std::move(open), effects);
-  const Message& sent = open.message;
+  const Message& sent = open->message;
+  if (header.saying == Saying::kGo) {
+    if (sent.bytes() > kFewBytes)
+      return Transfer(from, /*outgoing=*/true, *std::move(open), effects);
+    effects.ended.push_back({*std::move(open), absl::OkStatus(), 0});
+    return;
+  }
   const absl::Status refused = absl::InvalidArgumentError(
       absl::StrCat("send to rank ", from, ", tag ", sent.tag, ": ",
                    Elements(sent.count, static_cast<int32_t>(sent.dtype)), ", rank ", from,
                    " expected ", Elements(header.count, header.dtype)));
-  effects.ended.push_back({std::move(open), refused, 0});
+  effects.ended.push_back({*std::move(open), refused, 0});
 }
 
 void PointToPoint::Accept(int32_t from, const Header& header, Open open, Effects& effects) {
   for (int32_t source : open.message.sources) --peers_[source].open;
   const Message& wanted = open.message;
-  const bool few = header.count * SizeOf(static_cast<DataType>(header.dtype)) <= kFewBytes;
+  if (header.saying == Saying::kBrought) ++peers_[from].taken;
   const bool same =
       header.count == wanted.count && header.dtype == static_cast<int32_t>(wanted.dtype);
   Header answer;
@@ -263,18 +313,15 @@ void PointToPoint::Accept(int32_t from, const Header& header, Open open, Effects
         "receive of tag ", wanted.tag, ": rank ", from, " has sent ",
         Elements(header.count, header.dtype), ", expected ", Elements(answer.count, answer.dtype)));
     effects.ended.push_back({std::move(open), differs, from});
-    if (!few) Say(from, answer, {}, effects);
-    return;
-  }
-  if (few) {
+  } else if (header.is_few()) {
     if (wanted.bytes() > 0)
       std::memcpy(wanted.buffer, header.few.data(), static_cast<size_t>(wanted.bytes()));
     effects.ended.push_back({std::move(open), absl::OkStatus(), from});
-    return;
+  } else {
+    // The sender sends the bytes in the order of these answers.
+    Transfer(from, /*outgoing=*/false, std::move(open), effects);
   }
-  // The sender sends the bytes in the order of these answers.
-  Transfer(from, /*outgoing=*/false, std::move(open), effects);
-  Say(from, answer, {}, effects);
+  if (header.saying == Saying::kHere) Say(from, answer, {}, effects);
 }
 
 void PointToPoint::Transfer(int32_t peer, bool outgoing, Open open, Effects& effects) {
@@ -318,8 +365,10 @@ void PointToPoint::End(const absl::Status& why) {
     for (Open& open : failed_) end(open);
     for (auto& [rank, peer] : peers_) {
       for (auto& [id, open] : peer.announced) end(open);
+      for (auto& [id, open] : peer.early) end(open);
       for (auto& [header, open] : peer.outbox) end(open);
       peer.announced.clear();
+      peer.early.clear();
       peer.outbox.clear();
     }
     receives_.clear();

@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,9 +38,16 @@ namespace coordd {
 //
 // So nothing large moves before both sides have its memory, and no message waits for one that
 // nobody receives yet. Messages of one comm from one rank with one tag match receives in order.
+//
+// A send of few bytes ends when they are on their way, before anybody receives them, but only
+// kMaxEarly of them from one rank to another: further ones wait until so many have been received.
+// So a rank that sends and waits, message by message, cannot fill the memory of one that is behind,
+// and two ranks may send to each other first, that many messages each.
 class PointToPoint {
  public:
   static constexpr int32_t kAnySource = -1;
+  static constexpr int64_t kFewBytes = 208;  // travel with their header
+  static constexpr int64_t kMaxEarly = 128;  // 36 KiB of headers
 
   // A message as its sender or its receiver gives it. `buffer` is in use until the work is done.
   struct Message {
@@ -73,7 +81,8 @@ class PointToPoint {
 
   // The work of a receive has in `received_splits` the sender, counted among the members. It ends
   // with
-  //   INVALID_ARGUMENT    sender and receiver do not mean the same count and dtype: both hear it
+  //   INVALID_ARGUMENT    sender and receiver do not mean the same count and dtype: both hear it,
+  //                       but for a sender of few bytes that does not wait for its receiver
   //   the generation's end
   // It has no deadline of its own. Statuses: UNIMPLEMENTED, a rank beyond kMaxRanks; the end of the
   // generation.
@@ -85,8 +94,9 @@ class PointToPoint {
   void End(const absl::Status& why);
 
  private:
-  enum class Saying : int32_t { kHere = 1, kGo, kRefused };
-  static constexpr int64_t kFewBytes = 208;  // travel with their header
+  // kBrought: a message of few bytes, which wants no answer. kHere: any other one. kGo: send the
+  // bytes, or: these few have been received. kTaken: nothing but that.
+  enum class Saying : int32_t { kBrought = 1, kHere, kGo, kRefused, kTaken };
   // What travels on the lanes of headers. Both ends are of one byte order, as for all tensors.
   struct Header {
     Saying saying = Saying::kHere;
@@ -95,7 +105,10 @@ class PointToPoint {
     int64_t tag = 0;
     int64_t id = 0;  // of the message, by its sender
     int64_t count = 0;
+    int64_t taken = 0;  // how many of those that were brought have been received
     std::array<std::byte, kFewBytes> few;
+
+    bool is_few() const { return count * SizeOf(static_cast<DataType>(dtype)) <= kFewBytes; }
   };
   struct Open {
     std::shared_ptr<Work> work;
@@ -106,9 +119,14 @@ class PointToPoint {
     bool listening = false;
     int64_t open = 0;  // what it is listened to for
     int64_t next_id = 1;
-    int32_t announcing = 0;                      // headers that are under way
-    std::deque<std::pair<Header, Open>> outbox;  // Open: of few bytes, which end with it
+    int64_t unread = 0;       // sends of few bytes that have ended, and nobody has received
+    int64_t known_taken = 0;  // Header::taken, as it has said
+    int64_t taken = 0;        // of those that it has brought
+    int64_t told_taken = 0;   // of these, as it has been told
+    int32_t announcing = 0;   // headers that are under way
+    std::deque<std::pair<Header, Open>> outbox;  // Open: of what is brought, which ends with it
     std::map<int64_t, Open> announced;           // wait for an answer
+    std::map<int64_t, Open> early;               // of few bytes: for room, or for an answer
     std::array<int64_t, 4> sequences = {};       // by lane
   };
   struct Arrived {
@@ -140,8 +158,11 @@ class PointToPoint {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnHere(int32_t from, const Header& header, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndEarly(Peer& peer, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnAnswer(int32_t from, const Header& header, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The one that waits for the answer, if it still does.
+  static std::optional<Open> TakeAnnounced(Peer& peer, int64_t id);
   // The two belong together.
   void Accept(int32_t from, const Header& header, Open open, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

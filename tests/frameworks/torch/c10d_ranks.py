@@ -116,6 +116,8 @@ def be_rank(rank, size, folder):
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
         torch.set_num_threads(1)
         own_device(rank)
+        if sys.argv[2:] == ["check_c10d_nodes"]:
+            os.environ["COORDD_NODE_ID"] = f"node-{rank}"
         dist.init_process_group("coordd", init_method=f"file://{folder}/store", rank=rank, world_size=size,
                                 timeout=datetime.timedelta(seconds=120))
         for name in sys.argv[2:]:

@@ -234,7 +234,7 @@ def check_receives_from_any_source():
                 seen.append(source)
             assert sorted(seen) == list(range(1, size)), seen
         else:
-            dist.send(torch.full((4,), float(rank)), 0, tag=7)  # all messages of such a tag have one size
+            dist.send(torch.full((4,), float(rank)), 0, tag=7)
         dist.barrier()  # the next turn's messages may overtake
 
 

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -135,6 +136,49 @@ TEST_F(ExecutorSeat, ACallerDrivesItsOwnTensorToItsEnd) {
   EXPECT_THAT(result_, IsOk());
   EXPECT_EQ(rank_.ended_by(), id);
   EXPECT_FALSE(rank_.executor().seat()->taken());
+}
+
+CollectiveArgs Barrier(int32_t lane) {
+  CollectiveArgs args;
+  args.kind = CollectiveKind::kBarrier;
+  args.lane = LaneId{lane};
+  return args;
+}
+
+TEST_F(ExecutorSeat, WhoBeginsAMessageLaunchesItAndItsWaiterDrivesIt) {
+  const std::shared_ptr<Work> work = rank_.NewWork("message");
+  std::thread caller = StartThread("caller", [&] {
+    ASSERT_TRUE(rank_.executor().TryLaunchMessage(
+        Barrier(5), [work](absl::Status status) { work->Complete(std::move(status), {}); }));
+    rank_.executor().DriveMessages();
+    EXPECT_EQ(held_.AwaitLaunch(LaneId{5}), std::this_thread::get_id());
+    EXPECT_THAT(work->Wait(absl::InfiniteFuture()), IsOk());
+  });
+  held_.Release(LaneId{5});
+  caller.join();
+  // What ends at once ends here, with nobody who waits.
+  for (int i = 0; i < 3; ++i) {
+    std::atomic<bool> ended = false;
+    held_.Release(LaneId{6});
+    ASSERT_TRUE(rank_.executor().TryLaunchMessage(
+        Barrier(6), [&](absl::Status status) { ended = status.ok(); }));
+    rank_.executor().DriveMessages();
+    EXPECT_TRUE(ended);
+  }
+}
+
+TEST_F(ExecutorSeat, AMessageThatNobodyWaitsForIsTheExecutorsThreads) {
+  const std::thread::id self = std::this_thread::get_id();
+  for (int i = 0; i < 2; ++i) {
+    std::atomic<bool> ended = false;
+    ASSERT_TRUE(rank_.executor().TryLaunchMessage(
+        Barrier(5), [&](absl::Status status) { ended = status.ok(); }));
+    rank_.executor().DriveMessages();
+    held_.AwaitDriverOtherThan(self);
+    held_.Release(LaneId{5});
+    while (!ended) std::this_thread::yield();
+    rank_.AwaitFreeSeat();
+  }
 }
 
 TEST_F(ExecutorSeat, ACallerDrivesWhatOthersLaunchMeanwhile) {

@@ -48,6 +48,9 @@ def await_status(work: _native.Work, deadline: float = math.inf) -> int:
     """Waits for a work of a comm: what it has ended with, or DEADLINE_EXCEEDED. Can be interrupted by Ctrl-C; the work then goes on."""
     library, pointer = _library.library(), work.pointers[0]
     wait, poll, argument = library.blocking.coordd_work_wait, library.quick.coordd_work_poll, c_void_p(pointer)
+    status = wait(argument, _SLICE)
+    if status != DEADLINE_EXCEEDED:
+        return status
     while True:
         complete = poll(pointer) != 0  # looked at before: it may end between the two, and its status is what counts
         status = wait(argument, _SLICE)

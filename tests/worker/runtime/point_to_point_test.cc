@@ -1,0 +1,429 @@
+// Messages of comms by themselves: ranks are threads, on one node, on one node each, or two on each
+// of two nodes.
+#include "worker/runtime/point_to_point.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/thread.h"
+#include "common/protocol/store_memory.h"
+#include "tests/support/status_matchers.h"
+#include "tests/worker/support/in_process_transport.h"
+#include "tests/worker/support/mapped_memories.h"
+#include "worker/host/host_backend.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr LaneId kComm{7};
+constexpr absl::Duration kHang = absl::Minutes(1);
+
+enum class Place { kOneNode, kOneNodeEach, kTwoOnEach };
+
+std::vector<NodeRun> NodesOf(Place place, int32_t size) {
+  if (place == Place::kOneNode) return {{1, size}};
+  return place == Place::kOneNodeEach ? std::vector<NodeRun>{{size, 1}}
+                                      : std::vector<NodeRun>{{size / 2, 2}};
+}
+
+// What ranks share.
+struct Machines {
+  Machines(Place in, int32_t ranks)
+      : place(in), size(ranks), network(ranks), memories(ranks), all(ranks) {}
+
+  const Place place;
+  const int32_t size;
+  InProcessNetwork network;
+  MappedMemories memories;
+  InMemoryStore store;
+  std::barrier<> all;
+};
+
+// A rank as a worker makes it, without coordd.
+class MessageRank {
+ public:
+  MessageRank(Machines& machines, int32_t rank)
+      : members_(std::make_shared<std::vector<int32_t>>(Everybody(machines.size))), rank_(rank) {
+    executor_ = std::make_unique<Executor>(
+        ExecutorOptions{
+            .fusion_buffer_bytes = 1 << 16, .polling_threads = machines.size, .cores = 2},
+        std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(machines.network),
+                                      HostBackendOptions(), ArenaOf(machines)),
+        Clock::Real(), [](std::unique_ptr<BatchJob>) {});
+    PointToPoint::Needs needs;
+    needs.generation = Generation{1};
+    needs.self = rank;
+    needs.size = machines.size;
+    needs.executor = executor_.get();
+    needs.clock = &Clock::Real();
+    needs.count = [this](CollectiveKind kind, absl::StatusCode code, int64_t bytes) {
+      if (kind == CollectiveKind::kSend && code == absl::StatusCode::kOk) bytes_sent += bytes;
+    };
+    needs.report_failure = [this](const absl::Status& why) {
+      MutexLock lock(&mu_);
+      failure_ = why;
+      failed_ = true;
+      changed_.NotifyAll();
+    };
+    messages_ = std::make_unique<PointToPoint>(std::move(needs));
+    const GroupLayout layout(Rank{rank}, NodesOf(machines.place, machines.size));
+    EXPECT_THAT(executor_->Start(layout, machines.store, Clock::Real().Now() + kHang), IsOk());
+  }
+  ~MessageRank() {
+    End(absl::CancelledError("the test is over"));
+    Stop();
+  }
+
+  int32_t rank() const { return rank_; }
+  PointToPoint& messages() { return *messages_; }
+  void End(const absl::Status& why) { messages_->End(why); }
+  void Stop() { executor_->Stop(); }  // for the others it is gone, unless it has said so before
+
+  absl::StatusOr<std::shared_ptr<Work>> Send(std::vector<int32_t>& values, int32_t to,
+                                             int64_t tag = 0, LaneId comm = kComm) {
+    return messages_->Send(MessageOf(values, to, tag, comm));
+  }
+  absl::StatusOr<std::shared_ptr<Work>> Receive(std::vector<int32_t>& values, int32_t from,
+                                                int64_t tag = 0, LaneId comm = kComm) {
+    return messages_->Receive(MessageOf(values, from, tag, comm));
+  }
+  absl::Status SendAndWait(std::vector<int32_t> values, int32_t to, int64_t tag = 0) {
+    return Await(Send(values, to, tag));
+  }
+  // The next message's values, of which there are so many.
+  std::vector<int32_t> Take(size_t count, int32_t from, int64_t tag = 0, LaneId comm = kComm) {
+    std::vector<int32_t> values(count, -1);
+    EXPECT_THAT(Await(Receive(values, from, tag, comm)), IsOk());
+    return values;
+  }
+  static absl::Status Await(const absl::StatusOr<std::shared_ptr<Work>>& work) {
+    if (!work.ok()) return work.status();
+    return (*work)->Wait(Clock::Real().Now() + kHang);
+  }
+  absl::Status AwaitFailure() {
+    MutexLock lock(&mu_);
+    while (!failed_) changed_.Wait(&mu_);
+    return failure_;
+  }
+
+  std::atomic<int64_t> bytes_sent = 0;
+
+ private:
+  static std::vector<int32_t> Everybody(int32_t size) {
+    std::vector<int32_t> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  static std::unique_ptr<NodeArena> ArenaOf(Machines& machines) {
+    if (machines.place == Place::kOneNodeEach) return nullptr;
+    return std::make_unique<NodeArena>(machines.memories.all());
+  }
+  PointToPoint::Message MessageOf(std::vector<int32_t>& values, int32_t peer, int64_t tag,
+                                  LaneId comm) {
+    PointToPoint::Message message;
+    message.comm = comm;
+    message.tag = tag;
+    message.peer = peer;
+    message.members = members_;
+    message.buffer = reinterpret_cast<std::byte*>(values.data());
+    message.count = static_cast<int64_t>(values.size());
+    message.dtype = DataType::kInt32;
+    return message;
+  }
+
+  // Constant after construction.
+  const std::shared_ptr<const std::vector<int32_t>> members_;
+  const int32_t rank_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar changed_;
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+
+  // Thread-safe by themselves, in the order in which they end.
+  std::unique_ptr<PointToPoint> messages_;
+  std::unique_ptr<Executor> executor_;
+};
+
+class PointToPointTest : public ::testing::TestWithParam<Place> {
+ protected:
+  // All ranks go away when all are through.
+  static void Run(int32_t size, const std::function<void(MessageRank&)>& body) {
+    Machines machines(GetParam(), size);
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < size; ++r) {
+      threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
+        MessageRank rank(machines, r);
+        machines.all.arrive_and_wait();
+        body(rank);
+        machines.all.arrive_and_wait();
+      }));
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, PointToPointTest,
+                         ::testing::Values(Place::kOneNode, Place::kOneNodeEach, Place::kTwoOnEach),
+                         [](const auto& info) {
+                           return std::string(info.param == Place::kOneNode       ? "OneNode"
+                                              : info.param == Place::kOneNodeEach ? "OneNodeEach"
+                                                                                  : "TwoOnEach");
+                         });
+
+std::vector<int32_t> Numbers(size_t count, int32_t first) {
+  std::vector<int32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+// Few bytes, those that no longer are, more than a piece of any transport's.
+const std::vector<size_t> kCounts = {0, 1, 52, 53, 16384, 1 << 20};
+
+TEST_P(PointToPointTest, CarriesEachSizeToWhoIsThereBeforeAndAfterIt) {
+  Run(2, [](MessageRank& rank) {
+    const int32_t other = 1 - rank.rank();
+    for (size_t count : kCounts) {
+      // Each is first once.
+      for (int32_t first : {0, 1}) {
+        if (rank.rank() == first) {
+          EXPECT_THAT(rank.SendAndWait(Numbers(count, first), other), IsOk());
+          EXPECT_EQ(rank.Take(count, other), Numbers(count, 5));
+        } else {
+          EXPECT_EQ(rank.Take(count, other), Numbers(count, first));
+          EXPECT_THAT(rank.SendAndWait(Numbers(count, 5), other), IsOk());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(PointToPointTest, KeepsTheOrderOfEachTagWhateverTheSizes) {
+  Run(2, [](MessageRank& rank) {
+    constexpr int32_t kMessages = 300;
+    const int32_t other = 1 - rank.rank();
+    const auto count = [](int32_t i) { return static_cast<size_t>(i * 7 % 130); };
+    std::vector<std::vector<int32_t>> sent;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int32_t i = 0; i < kMessages; ++i) sent.push_back(Numbers(count(i), i));
+    for (int32_t i = 0; i < kMessages; ++i)
+      works.push_back(*rank.Send(sent[static_cast<size_t>(i)], other, i % 2));
+    // The tag that is sent second is received first.
+    for (int32_t tag : {1, 0})
+      for (int32_t i = tag; i < kMessages; i += 2)
+        ASSERT_EQ(rank.Take(count(i), other, tag), Numbers(count(i), i));
+    for (const auto& work : works) EXPECT_THAT(MessageRank::Await(work), IsOk());
+  });
+}
+
+TEST_P(PointToPointTest, GoesOnWithoutAnybodyWhoWaits) {
+  Run(2, [](MessageRank& rank) {
+    const int32_t other = 1 - rank.rank();
+    for (size_t count : kCounts) {
+      std::vector<int32_t> sent = Numbers(count, rank.rank()), received(count);
+      const auto sends = rank.Send(sent, other), receives = rank.Receive(received, other);
+      ASSERT_TRUE(sends.ok() && receives.ok());
+      while (!(*sends)->done() || !(*receives)->done()) std::this_thread::yield();
+      EXPECT_EQ(received, Numbers(count, other));
+    }
+  });
+}
+
+TEST_P(PointToPointTest, KeepsCommunicatorsApart) {
+  Run(2, [](MessageRank& rank) {
+    constexpr LaneId kOther{8};
+    if (rank.rank() == 0) {
+      std::vector<int32_t> one = {1}, two = {2};
+      const auto first = rank.Send(one, 1, 0, kComm), second = rank.Send(two, 1, 0, kOther);
+      EXPECT_THAT(MessageRank::Await(first), IsOk());
+      EXPECT_THAT(MessageRank::Await(second), IsOk());
+    } else {
+      EXPECT_THAT(rank.Take(1, 0, 0, kOther), ElementsAre(2));
+      EXPECT_THAT(rank.Take(1, 0, 0, kComm), ElementsAre(1));
+    }
+  });
+}
+
+TEST_P(PointToPointTest, ReceivesFromAnySourceAndSaysFromWhich) {
+  Run(4, [](MessageRank& rank) {
+    constexpr size_t kCount = 100;
+    if (rank.rank() != 0) {
+      for (int32_t turn = 0; turn < 3; ++turn)
+        EXPECT_THAT(rank.SendAndWait(Numbers(kCount, 10 * rank.rank() + turn), 0, 4), IsOk());
+      return;
+    }
+    std::vector<int32_t> turns(4, 0);
+    for (int32_t i = 0; i < 9; ++i) {
+      std::vector<int32_t> values(kCount);
+      const auto work = rank.Receive(values, PointToPoint::kAnySource, 4);
+      ASSERT_THAT(MessageRank::Await(work), IsOk());
+      const auto source = static_cast<size_t>((*work)->result().received_splits.at(0));
+      ASSERT_LT(source, 4u);
+      EXPECT_EQ(values, Numbers(kCount, 10 * static_cast<int32_t>(source) + turns[source]++));
+    }
+    EXPECT_THAT(turns, ElementsAre(0, 3, 3, 3));
+  });
+}
+
+TEST_P(PointToPointTest, SendersAndReceiversOfDifferentSizesBothHearIt) {
+  Run(2, [](MessageRank& rank) {
+    // Of few bytes the sender is through.
+    for (size_t count : {size_t{4}, size_t{1000}}) {
+      if (rank.rank() == 0) {
+        std::vector<int32_t> smaller(count - 1);
+        EXPECT_THAT(MessageRank::Await(rank.Receive(smaller, 1, 5)),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr(absl::StrCat("receive of tag 5: rank 1 has sent ", count,
+                                                    " elements of int32, expected ", count - 1))));
+      } else if (count <= 52) {
+        EXPECT_THAT(rank.SendAndWait(Numbers(count, 0), 0, 5), IsOk());
+      } else {
+        EXPECT_THAT(
+            rank.SendAndWait(Numbers(count, 0), 0, 5),
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr(absl::StrCat("send to rank 0, tag 5: ", count,
+                                            " elements of int32, rank 0 expected ", count - 1))));
+      }
+    }
+    // Which does no harm to others.
+    if (rank.rank() == 0) {
+      EXPECT_EQ(rank.Take(1000, 1), Numbers(1000, 3));
+    } else {
+      EXPECT_THAT(rank.SendAndWait(Numbers(1000, 3), 0), IsOk());
+    }
+  });
+}
+
+// --- who sends more than is received
+
+TEST_P(PointToPointTest, WhoSendsAndWaitsIsNeverFurtherAheadThanAReceiverKeeps) {
+  constexpr int32_t kMessages = 1000;
+  std::atomic<int32_t> sent = 0;
+  Run(2, [&](MessageRank& rank) {
+    if (rank.rank() == 0) {
+      for (int32_t i = 0; i < kMessages; ++i) {
+        ASSERT_THAT(rank.SendAndWait({i}, 1, 1), IsOk());
+        ++sent;
+      }
+      EXPECT_THAT(rank.SendAndWait({-7}, 1, 2), IsOk());
+      return;
+    }
+    // It listens, for something else.
+    std::vector<int32_t> last(1);
+    const auto end = rank.Receive(last, 0, 2);
+    while (sent < PointToPoint::kMaxEarly) std::this_thread::yield();
+    for (int32_t i = 0; i < kMessages; ++i) {
+      ASSERT_LE(sent, i + PointToPoint::kMaxEarly);
+      ASSERT_THAT(rank.Take(1, 0, 1), ElementsAre(i));
+    }
+    EXPECT_THAT(MessageRank::Await(end), IsOk());
+    EXPECT_THAT(last, ElementsAre(-7));
+  });
+}
+
+TEST_P(PointToPointTest, BothMaySendFirstAsManyAsAReceiverKeeps) {
+  Run(2, [](MessageRank& rank) {
+    const int32_t other = 1 - rank.rank();
+    // Twice: what has been received makes room.
+    for (int32_t turn = 0; turn < 2; ++turn) {
+      for (int32_t i = 0; i < PointToPoint::kMaxEarly - turn; ++i)
+        ASSERT_THAT(rank.SendAndWait({i}, other), IsOk());
+      for (int32_t i = 0; i < PointToPoint::kMaxEarly - turn; ++i)
+        ASSERT_THAT(rank.Take(1, other), ElementsAre(i));
+    }
+  });
+}
+
+TEST_P(PointToPointTest, SendsThatNobodyWaitsForArriveInOrderHoweverManyTheyAre) {
+  Run(2, [](MessageRank& rank) {
+    constexpr int32_t kMessages = 2000;
+    const int32_t other = 1 - rank.rank();
+    std::vector<std::vector<int32_t>> sent;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int32_t i = 0; i < kMessages; ++i) sent.push_back({i});
+    for (auto& values : sent) works.push_back(*rank.Send(values, other));
+    for (int32_t i = 0; i < kMessages; ++i) ASSERT_THAT(rank.Take(1, other), ElementsAre(i));
+    for (const auto& work : works) EXPECT_THAT(MessageRank::Await(work), IsOk());
+    EXPECT_EQ(rank.bytes_sent, kMessages * 4);
+  });
+}
+
+// --- ends
+
+TEST_P(PointToPointTest, WhatWaitsEndsWithTheGenerationAndNothingNewBegins) {
+  Run(2, [](MessageRank& rank) {
+    if (rank.rank() == 1) return;
+    std::vector<int32_t> large(1000), received(3);
+    const auto sends = rank.Send(large, 1), receives = rank.Receive(received, 1),
+               any = rank.Receive(received, PointToPoint::kAnySource, 3);
+    ASSERT_TRUE(sends.ok() && receives.ok() && any.ok());
+    std::atomic<int> called = 0;
+    (*receives)->OnComplete([&](const absl::Status& status) {
+      EXPECT_TRUE(absl::IsAborted(status));
+      ++called;
+    });
+    const absl::Status why = absl::AbortedError("rank 1 was lost");
+    rank.End(why);
+    rank.End(absl::AbortedError("another end"));
+    for (const auto& work : {sends, receives, any}) EXPECT_EQ(MessageRank::Await(work), why);
+    EXPECT_EQ(rank.Send(large, 1).status(), why);
+    EXPECT_EQ(rank.Receive(received, 1).status(), why);
+    while (called == 0) std::this_thread::yield();
+  });
+}
+
+TEST_P(PointToPointTest, APeerThatEndsIsReportedAndCoorddSaysHowItEnds) {
+  Machines machines(GetParam(), 2);
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < 2; ++r) {
+    threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
+      MessageRank rank(machines, r);
+      machines.all.arrive_and_wait();
+      if (r == 1) {
+        EXPECT_THAT(rank.SendAndWait({4}, 0), IsOk());
+        machines.all.arrive_and_wait();
+        return;  // it goes away
+      }
+      EXPECT_THAT(rank.Take(1, 1), ElementsAre(4));
+      machines.all.arrive_and_wait();
+      std::vector<int32_t> values(1000);
+      const auto work = rank.Receive(values, 1);
+      ASSERT_THAT(work, IsOk());
+      EXPECT_FALSE(rank.AwaitFailure().ok());
+      EXPECT_FALSE((*work)->done());
+      const absl::Status why = absl::AbortedError("rank 1 was lost");
+      rank.End(why);
+      EXPECT_EQ(MessageRank::Await(work), why);
+    }));
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(PointToPointTest, ArgumentsThatCannotBeAreRefused) {
+  Run(2, [](MessageRank& rank) {
+    std::vector<int32_t> one(1);
+    EXPECT_THAT(rank.Send(one, rank.rank()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sends to itself")));
+    EXPECT_THAT(rank.Receive(one, 1 << 20),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("whose sum is below")));
+  });
+}
+
+}  // namespace
+}  // namespace coordd
