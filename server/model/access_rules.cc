@@ -112,9 +112,12 @@ bool IsOwn(const Identity& who, const JobClaim& job) {
   if (who.role == Role::kWorker && who.name != kAnyName && !IsOrIsGroupOf(job.job, who.name))
     return false;
   if (!job.exists || job.knows_token) return true;
-  // A worker's certificate that names the job was made for it.
-  if (who.role == Role::kWorker) return who.name != kAnyName;
-  return who.role == Role::kLauncher && job.owner == ToString(who);
+  // A worker's certificate that names the job was made for it. Names that begin like it are not
+  // kept for it: such a job is its own where it has made it.
+  if (who.role == Role::kWorker && job.job == who.name) return true;
+  const bool may_own =
+      who.role == Role::kLauncher || (who.role == Role::kWorker && who.name != kAnyName);
+  return may_own && job.owner == ToString(who);
 }
 
 absl::Status MayCall(const Identity& who, Call call, const JobClaim& job) {

@@ -123,7 +123,14 @@ TEST(AccessRules, AWorkersCertificateIsForItsJobAndThoseCalledAfterIt) {
   const Identity worker{Role::kWorker, "train"};
   for (const char* job : {"train", "train.group-1f"}) {
     EXPECT_THAT(MayCallWithToken(worker, Call::kJoin, job), IsOk()) << job;
-    EXPECT_THAT(MayCall(worker, Call::kGetState, {.job = job}), IsOk()) << job;
+    EXPECT_THAT(MayCall(worker, Call::kGetState, {.job = job, .owner = "worker/train"}), IsOk())
+        << job;
+  }
+  EXPECT_THAT(MayCall(worker, Call::kGetState, {.job = "train", .owner = "launcher/a"}), IsOk());
+  // Anybody may call a job so.
+  for (const char* owner : {"launcher/bob", "worker/*", ""}) {
+    EXPECT_FALSE(MayCall(worker, Call::kGetState, {.job = "train.group-1f", .owner = owner}).ok())
+        << owner;
   }
   for (const char* job : {"train7", "trai", "other", "train-1", ""}) {
     EXPECT_FALSE(MayCallWithToken(worker, Call::kJoin, job).ok()) << job;
