@@ -239,8 +239,8 @@ absl::Status NothingThere(const std::string& directory, const std::vector<std::s
       if (access(path.c_str(), F_OK) != 0) continue;
       return absl::AlreadyExistsError(absl::StrCat(
           path,
-          " exists already; nothing was written (give another directory, remove it, or "
-          "have it replaced with --role and --renew)"));
+          " exists already; nothing was written: expected another directory, or --role and --renew, "
+          "which replace the certificate of one role"));
     }
   }
   return absl::OkStatus();

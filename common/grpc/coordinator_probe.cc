@@ -172,8 +172,9 @@ absl::Status CertificateRefused(long error, const HostPort& address, const TlsFi
   if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
     return absl::UnauthenticatedError(absl::StrCat(
         whose, " is for other names than ", address.host,
-        ": expected one of those, or a certificate with it (coordctl certs DIR --name ",
-        address.host, ")"));
+        ": expected one of those, or a certificate with it, which is made where that one was: "
+        "coordctl certs DIR --role server --renew --name ",
+        address.host, ", and a --name for each of the others"));
   }
   const std::string said = X509_verify_cert_error_string(error);
   if (error == X509_V_ERR_CERT_HAS_EXPIRED || error == X509_V_ERR_CERT_NOT_YET_VALID ||

@@ -88,9 +88,11 @@ bool IsAlive(int pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
 
 absl::StatusOr<std::string> ConnectionDirectory(const Environment& environment) {
   const auto runtime = environment.find("XDG_RUNTIME_DIR");
-  const std::string path = runtime != environment.end() && !runtime->second.empty()
-                               ? runtime->second + "/coordd"
-                               : absl::StrCat("/tmp/coordd-", geteuid());
+  // Jobs of a scheduler inherit /run/user/UID of a session that is not there.
+  const bool is_there = runtime != environment.end() && !runtime->second.empty() &&
+                        access(runtime->second.c_str(), W_OK | X_OK) == 0;
+  const std::string path =
+      is_there ? runtime->second + "/coordd" : absl::StrCat("/tmp/coordd-", geteuid());
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
         absl::StrCat("directory ", path, " cannot be made: ", std::strerror(errno)));

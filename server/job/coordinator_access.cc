@@ -27,6 +27,7 @@ absl::Status MayBring(const Caller& caller, const v1::Join& join) {
 
 // Who named no job is not told which there are.
 absl::Status OfNoJob(const Caller& caller, Call call, const absl::Status& refused) {
+  if (refused.ok()) return MayEverCall(caller.identity, call);
   if (!absl::IsPermissionDenied(refused)) return refused;
   return MayCall(caller.identity, call, {.job = ""});
 }

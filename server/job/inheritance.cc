@@ -84,8 +84,8 @@ v1::ProcessSets Survivors::LeftSets(const std::vector<SessionId>& sessions) cons
   std::vector<const v1::ProcessSets*> said;
   for (SessionId session : sessions) {
     const JobWorker& worker = workers_.at(session);
-    if (worker.previous_rank < 0 || !worker.report.has_process_sets()) continue;
-    said.push_back(&worker.report.process_sets());
+    if (worker.previous_rank < 0 || worker.its_sets == nullptr) continue;
+    said.push_back(worker.its_sets.get());
   }
   const auto newest = std::max_element(said.begin(), said.end(), [](const auto* a, const auto* b) {
     return a->position() < b->position();

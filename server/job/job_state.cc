@@ -181,6 +181,7 @@ void JobState::NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                            const Turn& turn) {
   worker.NoteHeartbeat(heartbeat, workers_.shared(), turn.now);
+  if (heartbeat.has_device_use() || heartbeat.has_host_edges()) workers_.CountUse(worker);
   NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
   std::shared_ptr<v1::CoordinatorMessage> ack =
       messages_.LeaseAck(worker.generation, heartbeat, turn.now);

@@ -27,6 +27,7 @@ void JobWorker::Enter(Generation of, const Place& its, absl::Time now) {
   generation = of;
   previous_rank = -1;
   report.Clear();
+  its_sets.reset();
   device_use.reset();
   host_edges.reset();
   stack_asked = false;
@@ -53,10 +54,16 @@ namespace {
 // What a worker that sees eight GPUs says is less.
 constexpr size_t kUsualWords = 4 << 10;
 
-int64_t CostOf(size_t space) {
-  // It is here, in admission and in what it is compared with.
-  constexpr size_t kCopies = 2;
-  return space <= kUsualWords ? 0 : static_cast<int64_t>(kCopies * (space - kUsualWords));
+int64_t CostOf(size_t space, size_t copies) {
+  return space <= kUsualWords ? 0 : static_cast<int64_t>(copies * (space - kUsualWords));
+}
+
+// It is here, in admission and in what it is compared with.
+int64_t CostOf(const v1::Join& join) { return CostOf(join.SpaceUsedLong(), 2); }
+
+template <typename Message>
+size_t SpaceOf(const std::shared_ptr<const Message>& told) {
+  return SharedWord<Message>::IsAlone(told) ? told->SpaceUsedLong() : 0;
 }
 
 absl::Status TooMuch(const BudgetShare& words, absl::string_view what, size_t space) {
@@ -74,9 +81,19 @@ absl::Status JobWorkers::HasRoomFor(const v1::Join& join) const {
 }
 
 void JobWorkers::Recount(JobWorker& worker) {
-  const int64_t now = CostOf(worker.join.SpaceUsedLong()) + CostOf(worker.report.SpaceUsedLong());
+  const size_t report = worker.report.SpaceUsedLong() + SpaceOf(worker.its_sets);
+  const size_t use = SpaceOf(worker.device_use) + SpaceOf(worker.host_edges);
+  const int64_t now = CostOf(worker.join) + CostOf(report, 1) + CostOf(use, 1);
   words_.Set(word_bytes_ += now - worker.word_bytes);
   worker.word_bytes = now;
+}
+
+void JobWorkers::CountUse(JobWorker& worker) {
+  Recount(worker);
+  if (words_.HasRoomFor(0)) return;
+  worker.device_use.reset();
+  worker.host_edges.reset();
+  Recount(worker);
 }
 
 void JobWorkers::Enter(SessionId session, Generation of, const Place& its, absl::Time now) {
@@ -85,11 +102,17 @@ void JobWorkers::Enter(SessionId session, Generation of, const Place& its, absl:
   Recount(worker);
 }
 
-absl::Status JobWorkers::RecountReport(JobWorker& worker) {
+absl::Status JobWorkers::TakeReport(JobWorker& worker, bool is_whole) {
+  // All that go on have the same ones, as a rule.
+  if (is_whole && worker.report.has_process_sets()) {
+    worker.its_sets = shared_.process_sets.Keep(worker.report.process_sets());
+    worker.report.clear_process_sets();
+  }
   Recount(worker);
   if (words_.HasRoomFor(0)) return absl::OkStatus();
-  const size_t space = worker.report.SpaceUsedLong();
+  const size_t space = worker.report.SpaceUsedLong() + SpaceOf(worker.its_sets);
   worker.report.Clear();
+  worker.its_sets.reset();
   Recount(worker);
   return TooMuch(words_, "this RecoveryReport", space);
 }

@@ -31,7 +31,8 @@ struct JobWorker {
   // For a survivor that waits: the generation that it was in, its rank there and its report.
   Generation previous;
   int32_t previous_rank = -1;
-  v1::RecoveryReport report;
+  v1::RecoveryReport report;                        // once it is whole, without its process sets
+  std::shared_ptr<const v1::ProcessSets> its_sets;  // null: it has told none
   absl::Time last_heard;
   ToldProgress progress;                            // of the last heartbeat
   v1::GpuHealth gpu_health;                         // likewise; nothing is set: it has told none
@@ -80,8 +81,10 @@ class JobWorkers {
   }
   // RESOURCE_EXHAUSTED of these: the workers of his jobs have said too much for this, too.
   absl::Status HasRoomFor(const v1::Join& join) const;
-  // After its report has come; it has none, then.
-  absl::Status RecountReport(JobWorker& worker);
+  // After a part of its report has come, and after the last one; it has none, then.
+  absl::Status TakeReport(JobWorker& worker, bool is_whole);
+  // After its heartbeat. What there is no room for is not kept.
+  void CountUse(JobWorker& worker);
   // It has a place in a generation that begins.
   void Enter(SessionId session, Generation of, const Place& its, absl::Time now);
   JobWorker& Add(SessionId session, JobWorker worker);  // REQUIRES: Check(its join) is OK

@@ -2,10 +2,13 @@
 // PURE.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
@@ -34,24 +37,40 @@ struct ToldProgress {
 };
 ToldProgress ProgressOf(const v1::Heartbeat& heartbeat);
 
-// Not thread-safe. What many workers tell alike is kept once.
+// Not thread-safe. What many workers tell alike is kept once: it is compared with a few that were
+// told last.
 template <typename Message>
 class SharedWord {
  public:
+  static constexpr size_t kKnown = 4;
+
   std::shared_ptr<const Message> Keep(const Message& told) {
-    if (last_ == nullptr || last_->SerializeAsString() != told.SerializeAsString())
-      last_ = std::make_shared<const Message>(told);
-    return last_;
+    std::string bytes = told.SerializeAsString();
+    for (const Known& known : known_)
+      if (known.message != nullptr && known.bytes == bytes) return known.message;
+    Known& oldest = known_[next_++ % kKnown];
+    oldest = {std::move(bytes), std::make_shared<const Message>(told)};
+    return oldest.message;
+  }
+  // Whether nobody but its worker has told this.
+  static bool IsAlone(const std::shared_ptr<const Message>& kept) {
+    return kept != nullptr && kept.use_count() <= 2;  // it is among these
   }
 
  private:
-  std::shared_ptr<const Message> last_;
+  struct Known {
+    std::string bytes;
+    std::shared_ptr<const Message> message;
+  };
+  std::array<Known, kKnown> known_;
+  size_t next_ = 0;
 };
 
 // Of a job's workers: each tells it once in a generation.
 struct SharedWords {
   SharedWord<v1::DeviceUse> device_use;
   SharedWord<v1::HostEdges> host_edges;
+  SharedWord<v1::ProcessSets> process_sets;  // of those who wait for the next one
 };
 
 }  // namespace coordd

@@ -133,6 +133,11 @@ absl::Status MayCall(const Identity& who, Call call, const JobClaim& job) {
                                                   WhoMay(row), Remedy(who)));
 }
 
+absl::Status MayEverCall(const Identity& who, Call call) {
+  return GrantOf(who.role, call) == Grant::kNone ? MayCall(who, call, {.job = ""})
+                                                 : absl::OkStatus();
+}
+
 absl::Status MayCallWithToken(const Identity& who, Call call, absl::string_view job) {
   return MayCall(who, call, {.job = std::string(job), .knows_token = true});
 }

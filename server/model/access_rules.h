@@ -63,6 +63,8 @@ absl::Status MayCall(const Identity& who, Call call, const JobClaim& job);
 // The same for calls that bring the job's token and are refused without: only what the certificate
 // says counts.
 absl::Status MayCallWithToken(const Identity& who, Call call, absl::string_view job);
+// Whether there could be a job of which it may. PERMISSION_DENIED: as MayCall.
+absl::Status MayEverCall(const Identity& who, Call call);
 
 // PERMISSION_DENIED: the node that the certificate of a relay names is not the worker's.
 absl::Status MaySpeakFor(const Identity& relay, absl::string_view hostname,

@@ -14,7 +14,7 @@ namespace coordd {
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t limit)
-      : limit_(limit), words_(new ByteBudget(limit / 4, 0)), names_(new ByteBudget(limit / 8, 0)) {}
+      : limit_(limit), words_(new ByteBudget(limit / 4, 0)), names_(new ByteBudget(limit / 4, 0)) {}
 
   int64_t used() const { return used_; }
   int64_t limit() const { return limit_; }

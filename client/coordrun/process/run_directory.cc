@@ -26,7 +26,9 @@ constexpr int kTokenBytes = 32;
 std::string ParentDirectory(const Environment& environment) {
   for (const char* name : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
     const auto found = environment.find(name);
-    if (found != environment.end() && !found->second.empty()) return found->second;
+    if (found == environment.end() || found->second.empty()) continue;
+    // Jobs of a scheduler inherit /run/user/UID of a session that is not there.
+    if (access(found->second.c_str(), W_OK | X_OK) == 0) return found->second;
   }
   return "/tmp";
 }

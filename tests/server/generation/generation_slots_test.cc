@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(GenerationSlotsTest, WhatIsTooMuchToKeepIsNamedEachTime) {
   // Of one name; the detector of patterns keeps none, since nothing is scheduled.
-  const auto budget = std::make_shared<ByteBudget>(8 * 2 * KeptNames::CostOf(Gradient("a", {4})));
+  const auto budget = std::make_shared<ByteBudget>(4 * 2 * KeptNames::CostOf(Gradient("a", {4})));
   Start(/*slots=*/4, budget);
   for (const char* name : {"a", "b", "c"}) AllReport(Gradient(name, {4}));
   EXPECT_GT(budget->names()->used(), 0);

@@ -169,7 +169,7 @@ TEST(ScheduleDetectorTest, NamesThatComeTwiceAndNeverAgainAreForgotten) {
 
 TEST(ScheduleDetectorTest, WhatItKnowsIsCountedAndForgottenWhereThereIsNoRoom) {
   const int64_t cost = KeptNames::CostOf(Gradient("a", {4}));
-  const auto budget = std::make_shared<ByteBudget>(8 * 3 * cost);  // three of them
+  const auto budget = std::make_shared<ByteBudget>(4 * 3 * cost);  // three of them
   KeptNames names(budget);
   {
     Detector detector(3, KeptNames::Hold(names));
