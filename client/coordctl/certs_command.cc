@@ -1,5 +1,6 @@
 #include "client/coordctl/certs_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "common/base/shell_word.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/certs.h"
+#include "common/grpc/own_certificate.h"
 #include "common/grpc/tls.h"
 
 namespace coordd {
@@ -51,11 +53,21 @@ std::string ServerLine(const TlsFiles& server) {
                       ShellWord(server.ca), "\n");
 }
 
+// One that is renewed is good for as long as it was: whoever chose ninety days need not say so each
+// time.
+absl::Duration LifetimeOf(const CertsArguments& arguments, const std::string& renewed = "") {
+  constexpr absl::Duration kDay = absl::Hours(24);
+  if (arguments.days > 0) return arguments.days * kDay;
+  const auto was = ReadCertificateFacts(renewed);
+  if (!arguments.renew || !was.ok()) return 365 * kDay;
+  return std::max(kDay, absl::Floor(was->end - was->begin, kDay));
+}
+
 absl::StatusOr<std::string> AddServer(const CertsArguments& arguments, bool as_json) {
+  const TlsFiles files = ServerTlsFiles(arguments.directory);
   COORDD_RETURN_IF_ERROR(AddServerCertificate(
       arguments.directory, arguments.names,
-      {.lifetime = absl::Hours(24 * arguments.days), .renew = arguments.renew}));
-  const TlsFiles files = ServerTlsFiles(arguments.directory);
+      {.lifetime = LifetimeOf(arguments, files.cert), .renew = arguments.renew}));
   if (!as_json) return ServerLine(files);
   return nlohmann::ordered_json({{std::string(kServer), JsonOf(files)}}).dump();
 }
@@ -66,10 +78,10 @@ absl::StatusOr<std::string> AddOne(const CertsArguments& arguments, bool as_json
   const std::string stem = arguments.names.empty()
                                ? std::string(Name(client.role))
                                : absl::StrCat(Name(client.role), "-", client.name);
+  const std::string path = absl::StrCat(arguments.directory, "/", stem);
   COORDD_RETURN_IF_ERROR(
       AddCertificate(arguments.directory, stem, client,
-                     {.lifetime = absl::Hours(24 * arguments.days), .renew = arguments.renew}));
-  const std::string path = absl::StrCat(arguments.directory, "/", stem);
+                     {.lifetime = LifetimeOf(arguments, path + ".crt"), .renew = arguments.renew}));
   const TlsFiles files = {path + ".crt", path + ".key", arguments.directory + "/ca.crt"};
   if (as_json) {
     const nlohmann::ordered_json json = {{std::string(Name(client.role)), JsonOf(files)}};
@@ -111,7 +123,7 @@ absl::StatusOr<std::string> MakeCerts(const CertsArguments& given, bool as_json,
   if (!arguments.role.empty()) return AddOne(arguments, as_json, environment);
   CertOptions options;
   options.server_names = arguments.names;
-  options.lifetime = absl::Hours(24 * arguments.days);
+  options.lifetime = LifetimeOf(arguments);
   options.authority_lifetime = absl::Hours(24 * arguments.authority_days);
   options.clients = {{Role::kWorker, kAnyName}, {Role::kOperator, UserName(environment)}};
   COORDD_RETURN_IF_ERROR(MakeCertificates(arguments.directory, options));

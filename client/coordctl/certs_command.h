@@ -14,7 +14,7 @@ struct CertsArguments {
   std::string directory;
   std::string role;                // empty: a new authority, with certificates for all; or "server"
   std::vector<std::string> names;  // of coordd's hosts; with a role, of whom it is
-  int days = 365;
+  int days = 0;                    // 0: not given
   int authority_days = 3650;
   bool renew = false;  // one that is there is replaced
 };

@@ -23,9 +23,10 @@ CLI::App* AddCertsCommand(CLI::App& app, CertsArguments* arguments) {
                     "that is renewed, those that it had]; with a client's --role, whose it is: a "
                     "person, of a worker its job, of a node its host [the user; any job, any "
                     "host]");
-  certs->add_option("--days", arguments->days, "how long they are valid")
-      ->check(NumberFrom(1, 36500, "days"))
-      ->capture_default_str();
+  certs
+      ->add_option("--days", arguments->days,
+                   "how long they are valid [365; of one that is renewed, as long as it was]")
+      ->check(NumberFrom(1, 36500, "days"));
   certs
       ->add_option("--authority-days", arguments->authority_days,
                    "without --role: how long the authority is, at least as long as they are")

@@ -34,7 +34,7 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
   if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0)
     return " is not valid yet: this machine's clock is behind, or it is for later";
   if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)
-    return " has expired: make new ones (coordctl certs)";
+    return " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)";
   if (serves && !NamesSomebody(certificate))
     return " names no host: expected one with the names that clients reach coordd by";
   return "";
@@ -79,13 +79,15 @@ absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
   const TlsOwned<X509> read(in == nullptr ? nullptr
                                           : PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
-  tm end = {};
-  if (read == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(read.get()), &end) != 1)
+  tm begin = {}, end = {};
+  if (read == nullptr || ASN1_TIME_to_tm(X509_get0_notBefore(read.get()), &begin) != 1 ||
+      ASN1_TIME_to_tm(X509_get0_notAfter(read.get()), &end) != 1)
     return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", file, " cannot be read"));
   CertificateFacts facts;
   facts.who = UrisOf(read.get());
   if (facts.who.empty()) facts.who = NameText(X509_get_subject_name(read.get()));
   facts.authority = NameText(X509_get_issuer_name(read.get()));
+  facts.begin = absl::FromTM(begin, absl::UTCTimeZone());
   facts.end = absl::FromTM(end, absl::UTCTimeZone());
   return facts;
 }

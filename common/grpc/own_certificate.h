@@ -24,7 +24,7 @@ absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSid
 struct CertificateFacts {
   std::string who;        // its URIs with commas between (coordd://worker/train7), else its name
   std::string authority;  // that has signed it
-  absl::Time end;         // of its validity
+  absl::Time begin, end;  // of its validity
 };
 // Of the first in `file`. INVALID_ARGUMENT: names the file.
 absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file);

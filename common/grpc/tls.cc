@@ -77,7 +77,7 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
   }
   if (X509_cmp_current_time(X509_get0_notAfter(certificate.get())) < 0) {
     return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", files.cert,
-                                                   " has expired: make new ones (coordctl certs)"));
+                                                   " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)"));
   }
   if (ParseCertificate(ca) == nullptr) {
     return absl::InvalidArgumentError(

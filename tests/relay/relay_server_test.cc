@@ -46,8 +46,15 @@ class RelayServerTest : public ::testing::Test {
                                      arguments);
   }
 
+  // However slow this machine is: no test is of leases.
+  static CoordServerOptions Patient() {
+    CoordServerOptions options = TestServerOptions();
+    options.decisions.lease = absl::Hours(1);
+    return options;
+  }
+
   const TempDirectory directory_;
-  TestServer server_;
+  TestServer server_{Patient()};
   std::unique_ptr<RelayServer> relay_;
 };
 

@@ -242,6 +242,11 @@ class CertificatesTest(processes.TestCase):
         end = datetime.datetime.fromtimestamp(coordd.metric("coordd_certificate_end_seconds"), datetime.timezone.utc)
         self.assertAlmostEqual((end - datetime.datetime.now(datetime.timezone.utc)).days, 20, delta=1)
         self.assertIn(f"ends at {end:%Y-%m-%d %H:%M} UTC", coordd.text())
+        # One that is renewed lasts as long as it did.
+        subprocess.run([program("coordctl"), "certs", short, "--role", "server", "--renew"], check=True, capture_output=True)
+        self.assertTrue(wait_for(lambda: "new certificates" in coordd.text()), coordd.text())
+        end = datetime.datetime.fromtimestamp(coordd.metric("coordd_certificate_end_seconds"), datetime.timezone.utc)
+        self.assertAlmostEqual((end - datetime.datetime.now(datetime.timezone.utc)).days, 20, delta=1)
         self.use(self.first)
         calm = self.daemon()
         self.assertNotIn("UTC", calm.text())
