@@ -237,10 +237,10 @@ absl::Status NothingThere(const std::string& directory, const std::vector<std::s
     for (const char* ending : {".crt", ".key"}) {
       const std::string path = absl::StrCat(directory, "/", stem, ending);
       if (access(path.c_str(), F_OK) != 0) continue;
-      return absl::AlreadyExistsError(absl::StrCat(
-          path,
-          " exists already; nothing was written: expected another directory, or --role and --renew, "
-          "which replace the certificate of one role"));
+      return absl::AlreadyExistsError(absl::StrCat(path,
+                                                   " exists already; nothing was written: expected "
+                                                   "another directory, or --role and --renew, "
+                                                   "which replace the certificate of one role"));
     }
   }
   return absl::OkStatus();

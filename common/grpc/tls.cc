@@ -76,8 +76,9 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
         absl::StrCat("TLS certificate ", files.cert, " holds no certificate in PEM form"));
   }
   if (X509_cmp_current_time(X509_get0_notAfter(certificate.get())) < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", files.cert,
-                                                   " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("TLS certificate ", files.cert,
+                     " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)"));
   }
   if (ParseCertificate(ca) == nullptr) {
     return absl::InvalidArgumentError(
