@@ -49,6 +49,11 @@ bool IsObeyed(uint32_t code) {
   return range != std::end(kUnseenCharacters) && code >= range->first;
 }
 
+// Most of what is said: nothing in it is to be looked up.
+bool IsPlainAscii(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
+
 }  // namespace
 
 bool IsUtf8(absl::string_view text) {
@@ -74,7 +79,12 @@ std::string ShortenedText(absl::string_view text, size_t max_bytes) {
   return ascii;
 }
 
+bool IsPrintable(absl::string_view text) {
+  return IsPlainAscii(text) || PrintableText(text) == text;
+}
+
 std::string PrintableText(absl::string_view text, absl::string_view kept) {
+  if (IsPlainAscii(text)) return std::string(text);
   std::string shown;
   shown.reserve(text.size());
   while (!text.empty()) {

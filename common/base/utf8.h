@@ -18,6 +18,7 @@ std::string ShortenedText(absl::string_view text, size_t max_bytes);
 // are not UTF-8 are written out as \x1b, \u202e, \xff. Characters of `kept` stay, such as "\n"
 // where lines are meant.
 std::string PrintableText(absl::string_view text, absl::string_view kept = {});
+bool IsPrintable(absl::string_view text);  // it stays as it is
 
 // Rewrites JSON text whose strings hold such characters as equal JSON that holds them as \u
 // escapes.

@@ -76,8 +76,8 @@ absl::Status TooMuch(const BudgetShare& words, absl::string_view what, size_t sp
 }  // namespace
 
 absl::Status JobWorkers::HasRoomFor(const v1::Join& join) const {
-  const size_t space = join.SpaceUsedLong();
-  return words_.HasRoomFor(CostOf(space)) ? absl::OkStatus() : TooMuch(words_, "this Join", space);
+  return words_.HasRoomFor(CostOf(join)) ? absl::OkStatus()
+                                         : TooMuch(words_, "this Join", join.SpaceUsedLong());
 }
 
 void JobWorkers::Recount(JobWorker& worker) {

@@ -31,7 +31,7 @@ absl::Status CheckBytes(absl::string_view field, absl::string_view text, int64_t
 // What stands in logs, metrics, file names and on terminals: nothing that a terminal obeys.
 absl::Status CheckWord(absl::string_view field, absl::string_view text, int64_t low, int64_t high) {
   COORDD_RETURN_IF_ERROR(CheckBytes(field, text, low, high));
-  if (PrintableText(text) == text) return absl::OkStatus();
+  if (IsPrintable(text)) return absl::OkStatus();
   return Invalid(
       field, absl::StrCat("\"", PrintableText(text), "\""),
       "text of letters, marks, digits, punctuation, symbols and plain spaces: without control "

@@ -1,12 +1,21 @@
 #include "server/service/inbox.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+#include <variant>
 
 namespace coordd {
 namespace {
 
 Query Nothing() {
   return [](const CoordinatorState&, absl::Time) {};
+}
+
+StreamsLost* LossIn(Inbox::Item& item) {
+  auto* const told = std::get_if<Inbound>(&item);
+  return told == nullptr ? nullptr : std::get_if<StreamsLost>(told);
 }
 
 }  // namespace
@@ -95,6 +104,7 @@ bool Inbox::Push(Item&& item) {
   {
     MutexLock lock(&mu_);
     if (closed_) return false;
+    has_lost_ = has_lost_ || LossIn(item) != nullptr;
     items_.push_back({std::move(item), now});
     is_due_ = true;
   }
@@ -146,10 +156,33 @@ bool Inbox::AwaitTurn() {
 
 void Inbox::TakeAll(std::vector<Received>& taken) {
   MutexLock lock(&mu_);
-  taken.swap(items_);
+  if (has_lost_) {
+    TakeUpToLost(taken);
+  } else {
+    taken.swap(items_);
+  }
   cost_ = {};
-  is_due_ = false;
+  is_due_ = !items_.empty();
   rule_.Taken();
+}
+
+void Inbox::TakeUpToLost(std::vector<Received>& taken) {
+  size_t room = kLostInTurn, count = 0;
+  for (; count < items_.size(); ++count) {
+    StreamsLost* const loss = LossIn(items_[count].item);
+    if (loss != nullptr && loss->sessions.size() > room) break;
+    if (loss != nullptr) room -= loss->sessions.size();
+  }
+  const auto rest = items_.begin() + static_cast<std::ptrdiff_t>(count);
+  taken.assign(std::make_move_iterator(items_.begin()), std::make_move_iterator(rest));
+  items_.erase(items_.begin(), rest);
+  has_lost_ = !items_.empty();
+  if (items_.empty() || room == 0) return;
+  StreamsLost& loss = *LossIn(items_.front().item);
+  const auto first = loss.sessions.begin();
+  const auto end = first + static_cast<std::ptrdiff_t>(room);
+  taken.push_back({Inbound(StreamsLost{{first, end}, loss.detail}), items_.front().at});
+  loss.sessions.erase(first, end);
 }
 
 void Inbox::EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline) {

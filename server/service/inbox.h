@@ -39,6 +39,8 @@ class Inbox {
   // short whatever they are; a single one may be larger.
   static constexpr size_t kSmallTurnCost = size_t{1} << 20;
   static constexpr size_t kTurnCost = size_t{256} << 10;
+  // Of members whose streams were lost: what is behind them waits for the next turn.
+  static constexpr size_t kLostInTurn = 1024;
   // So that the coordinator works while others still come.
   static constexpr size_t kHeldMax = 32;
   // So late at most errors and stalls are seen.
@@ -85,7 +87,8 @@ class Inbox {
   // For the coordinator thread: waits for something that is worth a turn, for the deadline of the
   // last one, or for the end. Its turn then begins; false: closed and drained, and none does.
   bool AwaitTurn();
-  // For whoever has the turn. Everything that has come, in order, into `taken`, which is empty.
+  // For whoever has the turn. Everything that has come, in order, into `taken`, which is empty; but
+  // not the loss of more members than are told in a turn, and what has come behind that.
   void TakeAll(std::vector<Received>& taken);
   // What the state says at the end of the turn, and when the next one is due whatever comes.
   void EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline);
@@ -99,6 +102,7 @@ class Inbox {
  private:
   bool Add(Item&& item, const Arrival* arrival);
   bool HasRoomLocked(const Arrival* arrival) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeUpToLost(std::vector<Received>& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeLocked(Item&& item, const Arrival* arrival, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -113,8 +117,9 @@ class Inbox {
   CondVar came_;
   std::vector<Received> items_ ABSL_GUARDED_BY(mu_);
   WakeRule rule_ ABSL_GUARDED_BY(mu_);
-  bool is_due_ ABSL_GUARDED_BY(mu_) = false;   // something in items_ is worth a turn
-  bool in_turn_ ABSL_GUARDED_BY(mu_) = false;  // somebody has it
+  bool has_lost_ ABSL_GUARDED_BY(mu_) = false;  // there is a StreamsLost
+  bool is_due_ ABSL_GUARDED_BY(mu_) = false;    // something in items_ is worth a turn
+  bool in_turn_ ABSL_GUARDED_BY(mu_) = false;   // somebody has it
   absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   absl::Time asleep_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

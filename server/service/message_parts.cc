@@ -12,6 +12,8 @@ namespace {
 // of what is ready is counted, and nothing else is quicker.
 constexpr size_t kReportBytes = 64;
 constexpr size_t kWordBytes = 256;
+// A Join is looked at in all its parts, and others hear of it.
+constexpr size_t kJoinBytes = 4 << 10;
 constexpr size_t kTensorBytes = 32;
 
 // Of memory a byte on the wire takes so many when it is read, where tensors have long names.
@@ -19,7 +21,9 @@ constexpr size_t kUsualSpace = 4;
 
 size_t CostOf(const v1::WorkerMessage& message, const Heard& heard) {
   const auto tensors = static_cast<size_t>(message.tensors_ready().tensors_size());
-  const size_t word = WakeRule::IsReport(message) ? kReportBytes : kWordBytes;
+  const size_t word = WakeRule::IsReport(message) ? kReportBytes
+                      : message.has_join()        ? kJoinBytes
+                                                  : kWordBytes;
   return word + std::max({heard.bytes, tensors * kTensorBytes, heard.space / kUsualSpace});
 }
 

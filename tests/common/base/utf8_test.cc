@@ -66,5 +66,12 @@ TEST(PrintableJson, HoldsTheSameText) {
   EXPECT_EQ(nlohmann::json::parse(shown), said);
 }
 
+TEST(IsPrintable, IsWhatNothingOfIsWrittenOut) {
+  for (const char* text : {"", "worker 7 ~", "\xc3\xa9t\xc3\xa9"})
+    EXPECT_TRUE(IsPrintable(text)) << text;
+  for (const char* text : {"\x1b[31m", "a\nb", "\x7f", "\xc2\x9b", "\xe2\x80\xae", "\xff"})
+    EXPECT_FALSE(IsPrintable(text)) << PrintableText(text);
+}
+
 }  // namespace
 }  // namespace coordd

@@ -293,5 +293,48 @@ TEST(Inbox, WhoWaitsForItsCallTakesTheTurnUnlessSomebodyHasIt) {
   EXPECT_FALSE(inbox.OfferAndTurn(Ended(4)));
 }
 
+// Of a job as large as may be, thousands of members may be lost at once.
+TEST(InboxOfLosses, TellsThemInTurnsAndWhatCameBehindThemAfterwards) {
+  FakeClock clock;
+  Inbox inbox(clock);
+  constexpr size_t kMost = Inbox::kLostInTurn;
+  const auto lost = [](size_t first, size_t count) {
+    StreamsLost streams{.sessions = {}, .detail = "the relay was lost"};
+    for (size_t i = 0; i < count; ++i)
+      streams.sessions.push_back(SessionId{static_cast<int64_t>(first + i)});
+    return Inbox::Item(Inbound(std::move(streams)));
+  };
+  inbox.Push(lost(0, kMost / 2));
+  inbox.Push(Ended(-1));
+  inbox.Push(lost(kMost / 2, 2 * kMost));
+  inbox.Push(Ended(-2));
+  std::vector<size_t> turns;  // how many are lost in each
+  size_t next = 0;
+  std::vector<int64_t> ended;
+  while (inbox.size() > 0) {
+    ASSERT_TRUE(inbox.AwaitTurn());
+    std::vector<Inbox::Received> taken;
+    inbox.TakeAll(taken);
+    turns.push_back(0);
+    for (const Inbox::Received& one : taken) {
+      const auto& told = std::get<Inbound>(one.item);
+      if (const auto* end = std::get_if<SessionEnded>(&told)) ended.push_back(ToInt(end->session));
+      const auto* streams = std::get_if<StreamsLost>(&told);
+      if (streams == nullptr) continue;
+      EXPECT_EQ(streams->detail, "the relay was lost");
+      for (SessionId session : streams->sessions)
+        EXPECT_EQ(ToInt(session), static_cast<int64_t>(next++));
+      turns.back() += streams->sessions.size();
+    }
+    if (turns.size() < 3) {
+      EXPECT_EQ(ended, std::vector<int64_t>{-1});
+    }
+    inbox.EndTurn({}, absl::InfiniteFuture());
+  }
+  EXPECT_EQ(turns, (std::vector<size_t>{kMost, kMost, kMost / 2}));
+  EXPECT_EQ(ended, (std::vector<int64_t>{-1, -2}));
+  EXPECT_EQ(next, 5 * kMost / 2);
+}
+
 }  // namespace
 }  // namespace coordd
