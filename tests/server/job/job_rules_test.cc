@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/protocol/proto_convert.h"
 #include "server/job/departure.h"
 #include "server/job/inheritance.h"
@@ -262,6 +265,12 @@ class SurvivorsTest : public ::testing::Test {
     lane.set_held(held);
     lane.set_completed(completed);
   }
+  void Report(SessionId session, const v1::ProcessSets& sets) {
+    JobWorker& worker = job_.workers.at(session);
+    *worker.report.mutable_process_sets() = sets;
+    EXPECT_THAT(job_.workers.TakeReport(worker, /*is_whole=*/true), IsOk());
+  }
+
   JobParts job_;
   Survivors survivors_{job_.workers, job_.reforming};
 };
@@ -307,10 +316,8 @@ TEST_F(SurvivorsTest, ProgramsThatWereToldDifferentThingsDoNotGoOn) {
 TEST_F(SurvivorsTest, SetsAreThoseThatCoorddKnowsOrElseTheNewestThatIsSaid) {
   Survive(SessionId{1}, "a", 0, 0, 0);
   Survive(SessionId{2}, "b", 1, 0, 0);
-  *job_.workers.at(SessionId{1}).report.mutable_process_sets() =
-      ProcessSetsOf({{1, {0, 1}}, {2, {0, 1}}}, /*last=*/2, /*position=*/5);
-  *job_.workers.at(SessionId{2}).report.mutable_process_sets() =
-      ProcessSetsOf({{2, {0, 1}}}, /*last=*/2, /*position=*/4);
+  Report(SessionId{1}, ProcessSetsOf({{1, {0, 1}}, {2, {0, 1}}}, /*last=*/2, /*position=*/5));
+  Report(SessionId{2}, ProcessSetsOf({{2, {0, 1}}}, /*last=*/2, /*position=*/4));
   const std::vector<SessionId> both = {SessionId{1}, SessionId{2}};
   const Topology topology = survivors_.TopologyOf(both);
   const v1::ProcessSets said = survivors_.Of(both, topology).process_sets;
@@ -320,6 +327,28 @@ TEST_F(SurvivorsTest, SetsAreThoseThatCoorddKnowsOrElseTheNewestThatIsSaid) {
   EXPECT_EQ(survivors_.Of(both, topology).process_sets.sets(0).process_set(), 3);
   survivors_.ForgetSets();
   EXPECT_EQ(survivors_.Of(both, topology).process_sets.sets(0).process_set(), 2);
+}
+
+// A thousand survivors report the same sets, which are no more than one of them says.
+TEST_F(SurvivorsTest, SetsThatAllReportAlikeAreKeptAndCountedOnce) {
+  const auto budget = std::make_shared<ByteBudget>(4 << 20);
+  job_.workers.Bind(budget);
+  std::vector<int32_t> ranks(100);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  v1::ProcessSets sets;
+  for (int32_t number = 1; number <= 200; ++number) {
+    v1::ProcessSet& set = *sets.add_sets();
+    set.set_process_set(number);
+    set.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  }
+  constexpr int64_t kSurvivors = 100;
+  for (int64_t i = 1; i <= kSurvivors; ++i) {
+    Survive(SessionId{i}, absl::StrCat("w", i), static_cast<int32_t>(i - 1), 0, 0);
+    Report(SessionId{i}, sets);
+  }
+  EXPECT_EQ(job_.workers.at(SessionId{1}).its_sets,
+            job_.workers.at(SessionId{kSurvivors}).its_sets);
+  EXPECT_LE(budget->words()->used(), 2 * static_cast<int64_t>(sets.SpaceUsedLong()));
 }
 
 TEST(LostState, SaysWhatIsLost) {
