@@ -5,10 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
@@ -37,30 +37,32 @@ struct ToldProgress {
 };
 ToldProgress ProgressOf(const v1::Heartbeat& heartbeat);
 
-// Not thread-safe. What many workers tell alike is kept once: it is compared with a few that were
-// told last.
+// Not thread-safe. What many workers tell alike is kept once, as long as one of them is there: it
+// is compared with a few that were told last.
 template <typename Message>
 class SharedWord {
  public:
   static constexpr size_t kKnown = 4;
 
   std::shared_ptr<const Message> Keep(const Message& told) {
-    std::string bytes = told.SerializeAsString();
-    for (const Known& known : known_)
-      if (known.message != nullptr && known.bytes == bytes) return known.message;
-    Known& oldest = known_[next_++ % kKnown];
-    oldest = {std::move(bytes), std::make_shared<const Message>(told)};
-    return oldest.message;
+    const std::string bytes = told.SerializeAsString();
+    const size_t hash = std::hash<std::string>()(bytes);
+    for (const Known& known : known_) {
+      if (known.hash != hash) continue;
+      std::shared_ptr<const Message> message = known.message.lock();
+      if (message != nullptr && message->SerializeAsString() == bytes) return message;
+    }
+    auto kept = std::make_shared<const Message>(told);
+    known_[next_++ % kKnown] = {hash, kept};
+    return kept;
   }
   // Whether nobody but its worker has told this.
-  static bool IsAlone(const std::shared_ptr<const Message>& kept) {
-    return kept != nullptr && kept.use_count() <= 2;  // it is among these
-  }
+  static bool IsAlone(const std::shared_ptr<const Message>& kept) { return kept.use_count() == 1; }
 
  private:
   struct Known {
-    std::string bytes;
-    std::shared_ptr<const Message> message;
+    size_t hash = 0;
+    std::weak_ptr<const Message> message;
   };
   std::array<Known, kKnown> known_;
   size_t next_ = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -167,22 +166,26 @@ void Inbox::TakeAll(std::vector<Received>& taken) {
 }
 
 void Inbox::TakeUpToLost(std::vector<Received>& taken) {
-  size_t room = kLostInTurn, count = 0;
-  for (; count < items_.size(); ++count) {
-    StreamsLost* const loss = LossIn(items_[count].item);
-    if (loss != nullptr && loss->sessions.size() > room) break;
-    if (loss != nullptr) room -= loss->sessions.size();
+  std::vector<Received> later;
+  size_t room = kLostInTurn;
+  for (Received& one : items_) {
+    StreamsLost* const loss = LossIn(one.item);
+    const size_t count = loss == nullptr ? 0 : std::min(room, loss->sessions.size());
+    room -= count;
+    if (loss == nullptr || count == loss->sessions.size()) {
+      taken.push_back(std::move(one));
+      continue;
+    }
+    const auto end = loss->sessions.begin() + static_cast<std::ptrdiff_t>(count);
+    if (count > 0) {
+      StreamsLost now{{loss->sessions.begin(), end}, loss->detail};
+      taken.push_back({Inbound(std::move(now)), one.at});
+      loss->sessions.erase(loss->sessions.begin(), end);
+    }
+    later.push_back(std::move(one));
   }
-  const auto rest = items_.begin() + static_cast<std::ptrdiff_t>(count);
-  taken.assign(std::make_move_iterator(items_.begin()), std::make_move_iterator(rest));
-  items_.erase(items_.begin(), rest);
+  items_ = std::move(later);
   has_lost_ = !items_.empty();
-  if (items_.empty() || room == 0) return;
-  StreamsLost& loss = *LossIn(items_.front().item);
-  const auto first = loss.sessions.begin();
-  const auto end = first + static_cast<std::ptrdiff_t>(room);
-  taken.push_back({Inbound(StreamsLost{{first, end}, loss.detail}), items_.front().at});
-  loss.sessions.erase(first, end);
 }
 
 void Inbox::EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline) {

@@ -39,7 +39,9 @@ class Inbox {
   // short whatever they are; a single one may be larger.
   static constexpr size_t kSmallTurnCost = size_t{1} << 20;
   static constexpr size_t kTurnCost = size_t{256} << 10;
-  // Of members whose streams were lost: what is behind them waits for the next turn.
+  // Of members whose streams were lost: so many are told in a turn, the others later. Nobody else
+  // waits for that; and who comes back meanwhile is known to, since a loss is noticed late at
+  // times.
   static constexpr size_t kLostInTurn = 1024;
   // So that the coordinator works while others still come.
   static constexpr size_t kHeldMax = 32;
@@ -88,7 +90,7 @@ class Inbox {
   // last one, or for the end. Its turn then begins; false: closed and drained, and none does.
   bool AwaitTurn();
   // For whoever has the turn. Everything that has come, in order, into `taken`, which is empty; but
-  // not the loss of more members than are told in a turn, and what has come behind that.
+  // not the loss of more members than are told in a turn (kLostInTurn).
   void TakeAll(std::vector<Received>& taken);
   // What the state says at the end of the turn, and when the next one is due whatever comes.
   void EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline);

@@ -66,6 +66,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   Session(Kind kind, SessionId id, Stream stream, Inbox& inbox, ServerMetrics& metrics,
           Calls calls);
 
+  ~Session() override;
+
   // Begins to read; `self` keeps it until OnDone.
   void Begin(std::shared_ptr<Session> self);
 

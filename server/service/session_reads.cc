@@ -41,6 +41,11 @@ void Session::ReadNext() {
   if (HoldToGoOn()) GoOnAndLetGo();
 }
 
+// What has waited until the end is nobody's backlog any more.
+Session::~Session() {
+  if (held_.bytes > 0) stream_.read.Add(held_.bytes);
+}
+
 void Session::StartNextRead() {
   // Until here what was read has waited, and is its connection's backlog.
   if (const size_t bytes = std::exchange(held_.bytes, 0); bytes > 0) stream_.read.Add(bytes);
@@ -60,6 +65,7 @@ void Session::GoOnAndLetGo() {
 void Session::OnReadDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&incoming_);
   if (ok) {
+    held_.bytes = incoming_.Length();
     Take();
   } else {
     // A broken connection needs no words beyond those that the state finds for every loss.

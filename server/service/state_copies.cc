@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "common/base/status_macros.h"
 #include "server/service/coordinator.h"
 
 namespace coordd {
@@ -18,12 +17,18 @@ StateCopies::StateCopies(Coordinator& coordinator, Clock& clock,
     : coordinator_(coordinator), clock_(clock), complete_(std::move(complete)) {}
 
 absl::StatusOr<StateCopies::State> StateCopies::Get() {
+  const absl::Time asked_at = clock_.Now();
   MutexLock lock(&mu_);
+  if (failed_at_ > asked_at) return failure_;
   if (last_ != nullptr && clock_.Now() < serves_until_) return last_;
   last_ = nullptr;  // two are not kept at a time
   absl::Duration took;
-  auto made = std::make_shared<v1::ServerState>();
-  COORDD_ASSIGN_OR_RETURN(*made, coordinator_.Describe("", clock_.Now() + kTimeout, &took));
+  auto described = coordinator_.Describe("", clock_.Now() + kTimeout, &took);
+  if (!described.ok()) {
+    failed_at_ = clock_.Now();
+    return failure_ = described.status();
+  }
+  auto made = std::make_shared<v1::ServerState>(*std::move(described));
   complete_(made.get());
   State state = std::move(made);
   if (took > kFree) {

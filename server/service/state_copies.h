@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -38,10 +39,13 @@ class StateCopies {
   Clock& clock_;
   const std::function<void(v1::ServerState*)> complete_;
 
-  // Guarded by mu_, which is held while one is made: who asks meanwhile is told that one.
+  // Guarded by mu_, which is held while one is made. Who asks meanwhile is told that one, if it
+  // took long, or that there was none: he waits no longer than the first.
   Mutex mu_;
   State last_ ABSL_GUARDED_BY(mu_);  // null: it is not to be told again
   absl::Time serves_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  absl::Time failed_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
 }  // namespace coordd

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "common/protocol/proto_convert.h"
 
@@ -58,6 +60,26 @@ TEST(SharedWord, IsKeptOnceForAllWhoTellIt) {
   use.set_nccl("2.30.7");
   EXPECT_NE(words.Keep(use), first);
   EXPECT_EQ(first->nccl(), "2.28.9");
+}
+
+TEST(SharedWord, IsKnownAsLongAsSomebodyHasItAndAmongAFewOthers) {
+  SharedWord<v1::DeviceUse> words;
+  v1::DeviceUse use;
+  const auto tell = [&](int number) {
+    use.set_nccl(std::to_string(number));
+    return words.Keep(use);
+  };
+  const auto first = tell(0);
+  EXPECT_TRUE(words.IsAlone(first));
+  std::vector<std::shared_ptr<const v1::DeviceUse>> kept;
+  for (int i = 1; i < static_cast<int>(SharedWord<v1::DeviceUse>::kKnown); ++i)
+    kept.push_back(tell(i));
+  kept.push_back(tell(0));
+  EXPECT_EQ(kept.back(), first) << "others have told something else since";
+  EXPECT_FALSE(words.IsAlone(first));
+  const std::weak_ptr<const v1::DeviceUse> gone = tell(100);
+  EXPECT_TRUE(gone.expired()) << "nobody has it any more";
+  EXPECT_FALSE(words.IsAlone(nullptr));
 }
 
 }  // namespace

@@ -81,5 +81,13 @@ TEST_F(StateCopiesTest, WhatCostsMuchIsToldAgainForNineTimesThat) {
   EXPECT_NE(Get(), first);
 }
 
+TEST_F(StateCopiesTest, WithoutAStateSaysSoAndAsksAgain) {
+  CopiesTake(absl::ZeroDuration());
+  coordinator_.Stop("it is over");
+  EXPECT_EQ(copies_.Get().status().code(), absl::StatusCode::kUnavailable);
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_EQ(copies_.Get().status().code(), absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace coordd
