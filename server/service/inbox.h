@@ -39,9 +39,8 @@ class Inbox {
   // short whatever they are; a single one may be larger.
   static constexpr size_t kSmallTurnCost = size_t{1} << 20;
   static constexpr size_t kTurnCost = size_t{256} << 10;
-  // Of members whose streams were lost: so many are told in a turn, the others later. Nobody else
-  // waits for that; and who comes back meanwhile is known to, since a loss is noticed late at
-  // times.
+  // Of members whose streams were lost so many are told in a turn, and the others later, for which
+  // nobody else waits. One may come back before its loss is told: a loss is often noticed late.
   static constexpr size_t kLostInTurn = 1024;
   // So that the coordinator works while others still come.
   static constexpr size_t kHeldMax = 32;
