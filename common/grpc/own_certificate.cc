@@ -7,7 +7,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/certificate_names.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -49,22 +51,6 @@ std::string NameText(const X509_NAME* name) {
   return std::string(text, static_cast<size_t>(size));
 }
 
-std::string UrisOf(const X509* certificate) {
-  std::string uris;
-  auto* const names = static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
-    if (name->type != GEN_URI) continue;
-    const ASN1_STRING* const uri = name->d.uniformResourceIdentifier;
-    absl::StrAppend(&uris, uris.empty() ? "" : ", ",
-                    std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
-                                static_cast<size_t>(ASN1_STRING_length(uri))));
-  }
-  GENERAL_NAMES_free(names);
-  return uris;
-}
-
 }  // namespace
 
 absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side) {
@@ -84,7 +70,7 @@ absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
       ASN1_TIME_to_tm(X509_get0_notAfter(read.get()), &end) != 1)
     return absl::InvalidArgumentError(absl::StrCat("TLS certificate ", file, " cannot be read"));
   CertificateFacts facts;
-  facts.who = UrisOf(read.get());
+  facts.who = absl::StrJoin(UrisOf(read.get()), ", ");
   if (facts.who.empty()) facts.who = NameText(X509_get_subject_name(read.get()));
   facts.authority = NameText(X509_get_issuer_name(read.get()));
   facts.begin = absl::FromTM(begin, absl::UTCTimeZone());

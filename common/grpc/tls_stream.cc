@@ -3,7 +3,7 @@
 #include <openssl/asn1.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/identity.h"
 #include "common/base/utf8.h"
+#include "common/grpc/certificate_names.h"
 #include "common/grpc/server_certificates.h"
 #include "common/grpc/tls_handles.h"
 
@@ -26,33 +27,12 @@ using Outcome = ClientStream::Outcome;
 
 constexpr size_t kMaxNameBytes = 100;  // in a line of the log
 
-std::string TextOf(const ASN1_STRING* string) {
-  unsigned char* text = nullptr;
-  const int size = ASN1_STRING_to_UTF8(&text, string);
-  if (size < 0) return "";
-  std::string copy(reinterpret_cast<const char*>(text), static_cast<size_t>(size));
-  OPENSSL_free(text);
-  return copy;
-}
-
 // When it begins or ends to be valid.
 std::string TimeText(const ASN1_TIME* at) {
   tm time = {};
   if (ASN1_TIME_to_tm(at, &time) != 1) return "a time that is none";
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromTM(time, absl::UTCTimeZone()),
                           absl::UTCTimeZone());
-}
-
-std::vector<std::string> UrisOf(const X509* certificate) {
-  std::vector<std::string> uris;
-  auto* const names = static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
-    if (name->type == GEN_URI) uris.push_back(TextOf(name->d.uniformResourceIdentifier));
-  }
-  GENERAL_NAMES_free(names);
-  return uris;
 }
 
 std::string CommonNameOf(const X509* certificate) {

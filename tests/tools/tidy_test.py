@@ -66,6 +66,15 @@ class TidyTest(unittest.TestCase):
         self.assert_found({"common/a.h": with_members(18)})
         self.assert_found({"common/a.h": with_members(19)}, "common/a.h:4: found Rank with 21 data members, expected at most 20")
 
+    def test_same_function_in_two_unnamed_namespaces(self):
+        def with_function(function, name="Row"):
+            return f"namespace coordd {{\nnamespace {{\nstruct {name} {{\n  int a;\n}};\n{function}\n}}  // namespace\n}}  // namespace coordd\n"
+        first = with_function("int CountOf(const Ranks* ranks) {\n  return 1;\n}\n")
+        self.assert_found({"common/a.cc": first, "common/b.cc": with_function("long CountOf(const Ranks* all) {\n  return 2;\n}\n")},
+                          "common/b.cc:3: found Row in", "common/b.cc:6: found CountOf(Ranks*) in an unnamed namespace, as in common/a.cc")
+        self.assert_found({"common/a.cc": first, "common/b.cc": with_function("int CountOf(const Ranks* ranks,\n            int n) {\n  return n;\n}\n", "Other")})
+        self.assert_found({"common/a.cc": first, "common/b.cc": "int x;\n", "server/a.cc": first})
+
     def test_class_in_too_many_files(self):
         header = "#pragma once\nclass Rank {\n  void A();\n  void B();\n  void C();\n};\n"
         files = {"common/rank.h": header, "common/a.cc": "void Rank::A() {}\n", "common/b.cc": "int Rank::B() { return Other::C(); }\n"}
