@@ -1,4 +1,4 @@
-"""Same functions in the unnamed namespaces of two files of a folder. For tools/tidy.
+"""Same names in the unnamed namespaces of two files of a folder. For tools/tidy.
 
 A unity build compiles files of a folder as one, in batches whose size the build chooses: two functions with the same name and the same
 parameters are then an error, or one of them is needless.
@@ -10,6 +10,7 @@ import re
 _SPACE = re.compile(r"^namespace \{$", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?!struct|class|enum|using|return|namespace|template)[A-Za-z_][^;{}=()]*?\b([A-Za-z_]\w*)\(([^;{}]*?)\)[^;{}()]*\{",
                        re.MULTILINE)
+_CONSTANT = re.compile(r"^(?:static |inline )*const(?:expr)? [^;={}()]*?\b(k\w+)(?:\[\w*\])?\s*[={(]", re.MULTILINE)
 _TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)\b[^;]*?\{", re.MULTILINE)
 
 
@@ -33,13 +34,14 @@ def _block(code, begin):
 
 
 def _defined(code):
-    """(what, line) of each function and type in an unnamed namespace; `code` without comments and literals."""
+    """(what, line) of each function, type and constant in an unnamed namespace; `code` without comments and literals."""
     for space in _SPACE.finditer(code):
         block, begin = _block(code, space.end()), code.count("\n", 0, space.end()) + 1
         for match in _FUNCTION.finditer(block):
             yield f"{match.group(1)}({_types(match.group(2))})", begin + block.count("\n", 0, match.start())
-        for match in _TYPE.finditer(block):
-            yield match.group(1), begin + block.count("\n", 0, match.start())
+        for names in (_TYPE, _CONSTANT):
+            for match in names.finditer(block):
+                yield match.group(1), begin + block.count("\n", 0, match.start())
 
 
 def check_unnamed(files):

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr size_t kLarge = size_t{1} << 20;
+constexpr size_t kOneMiB = size_t{1} << 20;
 
 class WaitingLineTest : public ::testing::Test {
  protected:
@@ -29,7 +29,7 @@ class WaitingLineTest : public ::testing::Test {
   std::vector<std::string> Take(size_t small, size_t large_bytes) {
     called_.clear();
     for (const auto& resume :
-         line_.Take({.messages = small, .small_cost = kLarge, .large_cost = large_bytes}))
+         line_.Take({.messages = small, .small_cost = kOneMiB, .large_cost = large_bytes}))
       resume();
     return called_;
   }
@@ -39,27 +39,27 @@ class WaitingLineTest : public ::testing::Test {
 };
 
 TEST_F(WaitingLineTest, SmallOnesGoFirstAndInOrder) {
-  Add("large", 1, kLarge);
+  Add("large", 1, kOneMiB);
   Add("a", 1, MessageSize::kSmallBytes);
   Add("b", 2, 0);
   Add("c", 1, 1);
-  EXPECT_THAT(Take(2, kLarge), ElementsAre("a", "b", "large"));
-  EXPECT_THAT(Take(2, kLarge), ElementsAre("c"));
+  EXPECT_THAT(Take(2, kOneMiB), ElementsAre("a", "b", "large"));
+  EXPECT_THAT(Take(2, kOneMiB), ElementsAre("c"));
   EXPECT_TRUE(line_.empty());
 }
 
 TEST_F(WaitingLineTest, JobsTakeTurnsHoweverManyOneOfThemHas) {
-  for (int i = 0; i < 3; ++i) Add("flood" + std::to_string(i), 1, kLarge);
-  Add("other", 2, kLarge);
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("flood0"));
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("other"));
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("flood1"));
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("flood2"));
+  for (int i = 0; i < 3; ++i) Add("flood" + std::to_string(i), 1, kOneMiB);
+  Add("other", 2, kOneMiB);
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("flood0"));
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("other"));
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("flood1"));
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("flood2"));
 }
 
 TEST_F(WaitingLineTest, SeveralFitWhereTheyAreNotThatLarge) {
-  for (const char* name : {"a", "b", "c"}) Add(name, 1, kLarge / 2);
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("a", "b"));
+  for (const char* name : {"a", "b", "c"}) Add(name, 1, kOneMiB / 2);
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("a", "b"));
   EXPECT_THAT(Take(1, 1), ElementsAre("c"));  // one always does
 }
 
@@ -77,18 +77,18 @@ TEST_F(WaitingLineTest, OfSmallOnesAsManyAsATurnMayCost) {
 
 TEST_F(WaitingLineTest, CallersTakeTurnsHoweverManyJobsOneOfThemHas) {
   for (uint64_t job = 1; job <= 3; ++job)
-    Add(absl::StrCat("flood", job), {.account = 1, .job = job}, kLarge);
-  Add("other", {.account = 2, .job = 9}, kLarge);
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("flood1"));
-  EXPECT_THAT(Take(1, kLarge), ElementsAre("other"));
-  EXPECT_THAT(Take(1, 2 * kLarge), ElementsAre("flood2", "flood3"));
+    Add(absl::StrCat("flood", job), {.account = 1, .job = job}, kOneMiB);
+  Add("other", {.account = 2, .job = 9}, kOneMiB);
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("flood1"));
+  EXPECT_THAT(Take(1, kOneMiB), ElementsAre("other"));
+  EXPECT_THAT(Take(1, 2 * kOneMiB), ElementsAre("flood2", "flood3"));
 }
 
 TEST_F(WaitingLineTest, WhatHasBegunGoesOnBeforeOthersOfItsJob) {
-  Add("a", 1, kLarge);
-  Add("rest", {.job = 1, .has_begun = true}, kLarge);
-  Add("other", 2, kLarge);
-  EXPECT_THAT(Take(1, 3 * kLarge), ElementsAre("rest", "other", "a"));
+  Add("a", 1, kOneMiB);
+  Add("rest", {.job = 1, .has_begun = true}, kOneMiB);
+  Add("other", 2, kOneMiB);
+  EXPECT_THAT(Take(1, 3 * kOneMiB), ElementsAre("rest", "other", "a"));
 }
 
 // Of a message of which one part after the other is told.
@@ -97,14 +97,14 @@ class BegunTest : public WaitingLineTest {
   void Begin(uint64_t account, uint64_t job) {
     const std::string name = absl::StrCat("rest of ", job);
     begun_[name] = {.account = account, .job = job, .has_begun = true};
-    Add(name, begun_[name], kLarge);
+    Add(name, begun_[name], kOneMiB);
   }
   // Whose turn it is; what has begun goes on.
   std::string Next() {
     const std::vector<std::string> taken = Take(1, 1);
     if (taken.size() != 1) return "not one";
     if (const auto it = begun_.find(taken[0]); it != begun_.end())
-      Add(taken[0], it->second, kLarge);
+      Add(taken[0], it->second, kOneMiB);
     return taken[0];
   }
   void End(uint64_t job) { begun_.erase(absl::StrCat("rest of ", job)); }
@@ -115,8 +115,8 @@ class BegunTest : public WaitingLineTest {
 TEST_F(BegunTest, OfOneCallerAreFew) {
   static_assert(WaitingLine::kBegunOfOne == 3);
   for (uint64_t job = 1; job <= 3; ++job) Begin(1, job);
-  Add("one's next", {.account = 1, .job = 4}, kLarge);
-  Add("another's", {.account = 2, .job = 5}, kLarge);
+  Add("one's next", {.account = 1, .job = 4}, kOneMiB);
+  Add("another's", {.account = 2, .job = 5}, kOneMiB);
   for (const char* next : {"rest of 1", "another's", "rest of 2", "rest of 3", "rest of 1"})
     EXPECT_EQ(Next(), next);
   End(2);
@@ -127,7 +127,7 @@ TEST_F(BegunTest, OfOneCallerAreFew) {
 TEST_F(BegunTest, OfAllAreFew) {
   static_assert(WaitingLine::kBegunMax == 8);
   for (uint64_t job = 1; job <= 8; ++job) Begin(job, job);
-  Add("new", {.account = 9, .job = 9}, kLarge);
+  Add("new", {.account = 9, .job = 9}, kOneMiB);
   for (uint64_t job = 1; job <= 8; ++job) EXPECT_EQ(Next(), absl::StrCat("rest of ", job));
   End(1);
   EXPECT_EQ(Next(), "rest of 1");
@@ -136,9 +136,9 @@ TEST_F(BegunTest, OfAllAreFew) {
 }
 
 TEST_F(WaitingLineTest, NoLargeOneFitsIntoNothing) {
-  Add("a", 1, kLarge);
+  Add("a", 1, kOneMiB);
   EXPECT_THAT(Take(1, 0), IsEmpty());
-  EXPECT_TRUE(line_.HasOf({.bytes = kLarge}));
+  EXPECT_TRUE(line_.HasOf({.bytes = kOneMiB}));
   EXPECT_FALSE(line_.HasOf({}));
 }
 
