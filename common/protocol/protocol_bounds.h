@@ -35,6 +35,8 @@ inline constexpr int64_t kMaxLaneMarks = 16;                     // workers send
 inline constexpr int64_t kMaxLaneMarkCycles = int64_t{1} << 42;  // a century of 1 ms each
 inline constexpr int64_t kMaxTraceChunkBytes = 256 << 10;        // of its batches, serialised
 inline constexpr int64_t kMaxLaneReports = 65536;  // a set for each pair of ranks of a large job
+// Of a job. A worker takes a few hundred bytes for each before it knows whether they are there.
+inline constexpr int64_t kMaxJobRanks = 1 << 20;
 inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
 inline constexpr int64_t kMaxProcessSetNameBytes = 256;  // as of a tensor
 inline constexpr int64_t kMaxReasonBytes = 1024;         // every sentence that travels

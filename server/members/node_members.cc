@@ -19,6 +19,11 @@ absl::Status Wrong(const absl::AlphaNum& what) {
   return absl::InvalidArgumentError(absl::StrCat("a relay broke the protocol: ", what));
 }
 
+absl::Status Unreadable(size_t bytes) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", bytes, " bytes that is no WorkerMessage"));
+}
+
 }  // namespace
 
 absl::Status NodeMembers::TakeHello(const v1::NodeMessages& batch) {
@@ -52,18 +57,23 @@ absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Heard>
     }
     v1::WorkerMessage said;
     const size_t bytes = message.message().size();
-    absl::StatusOr<size_t> taken;
-    if (said.ParseFromString(message.message())) taken = CheckSpace(said, bytes);
-    // Not the relay's fault, but a member's: the state tells it that it has said nothing.
+    const absl::StatusOr<size_t> taken =
+        said.ParseFromString(message.message()) ? CheckSpace(said, bytes) : Unreadable(bytes);
     if (!taken.ok()) said.Clear();
     space += taken.value_or(0);
     if (space > kMaxSpacePerBatch)
       return Wrong(absl::StrCat("words that take more than ", kMaxSpacePerBatch >> 20,
                                 " MiB of memory at once"));
+    const int32_t known = last_;
     COORDD_RETURN_IF_ERROR(Add(message, said, refused));
+    // Not the relay's fault, but a member's.
+    if (!taken.ok()) {
+      Refuse(message, taken.status(), known, in, refused);
+      continue;
+    }
     std::vector<SessionRange> from = RangesOf(message);
     if (from.empty()) continue;
-    Heard& heard = in.emplace_back(Heard{.in = {}, .bytes = bytes, .space = taken.value_or(0)});
+    Heard& heard = in.emplace_back(Heard{.in = {}, .bytes = bytes, .space = *taken});
     if (from.size() == 1 && from[0].count == 1) {
       heard.in = SessionMessage{from[0].first, std::move(said)};
     } else {
@@ -72,6 +82,23 @@ absl::Status NodeMembers::Take(const v1::NodeMessages& batch, std::vector<Heard>
     }
   }
   return absl::OkStatus();
+}
+
+// As where its stream is its own: it hears why, and is gone. Of one that opens so (its number is
+// not `known`) the state never hears.
+void NodeMembers::Refuse(const v1::NodeMessage& message, const absl::Status& why, int32_t known,
+                         std::vector<Heard>& in,
+                         std::vector<std::pair<int32_t, absl::Status>>& refused) {
+  ForEachMember(message.members(), [&](int32_t member) {
+    bool& is_refused = open_.at(member);
+    if (std::exchange(is_refused, true)) return;
+    ++refused_;
+    ++changes_;
+    refused.emplace_back(member, why);
+    if (member > known) return;
+    ended_.push_back(IdOf(member));
+    in.push_back({.in = SessionEnded{ended_.back(), std::string(why.message())}});
+  });
 }
 
 void NodeMembers::End(const v1::NodeMessage& message, std::vector<Heard>& in) {

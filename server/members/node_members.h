@@ -71,6 +71,8 @@ class NodeMembers {
   absl::Status TakeHello(const v1::NodeMessages& batch);
   absl::Status CheckRuns(const v1::NodeMessage& message, int64_t& words) const;
   void End(const v1::NodeMessage& message, std::vector<Heard>& in);
+  void Refuse(const v1::NodeMessage& message, const absl::Status& why, int32_t known,
+              std::vector<Heard>& in, std::vector<std::pair<int32_t, absl::Status>>& refused);
   absl::Status Add(const v1::NodeMessage& message, const v1::WorkerMessage& said,
                    std::vector<std::pair<int32_t, absl::Status>>& refused);
   std::vector<SessionRange> RangesOf(const v1::NodeMessage& message) const;

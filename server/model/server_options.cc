@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
 namespace {
@@ -27,7 +28,9 @@ absl::Status ExpectAtLeast(int64_t low, int64_t value, absl::string_view option)
 absl::Status ServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_jobs, "max_jobs"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_jobs_per_owner, "max_jobs_per_owner"));
-  COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_workers_per_job, "max_workers_per_job"));
+  COORDD_RETURN_IF_ERROR(Expect(1 <= max_workers_per_job && max_workers_per_job <= kMaxJobRanks,
+                                "max_workers_per_job", max_workers_per_job,
+                                absl::StrCat("1 to ", kMaxJobRanks)));
   COORDD_RETURN_IF_ERROR(Expect(1 <= min_workers && min_workers <= max_workers_per_job,
                                 "min_workers", min_workers,
                                 absl::StrCat("1 to max_workers_per_job ", max_workers_per_job)));

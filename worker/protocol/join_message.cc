@@ -145,6 +145,10 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
       return absl::InternalError("coordd sent a membership with an empty run of nodes");
     runs.push_back({run.nodes(), run.ranks_per_node()});
     ranks += int64_t{run.nodes()} * run.ranks_per_node();
+    if (ranks > kMaxJobRanks) {
+      return absl::InternalError(absl::StrCat("coordd sent a membership of ", ranks,
+                                              " ranks, expected at most ", kMaxJobRanks));
+    }
   }
   if (membership.rank() < 0 || membership.rank() >= membership.size() ||
       ranks != membership.size() || message.generation() < 1) {

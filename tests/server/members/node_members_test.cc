@@ -183,8 +183,39 @@ TEST_F(NodeMembersTest, WhatNobodyCanReadIsThatMembersFault) {
   Say({2}, "\xff\xff\xff");
   ASSERT_THAT(Take(), IsOk());
   ASSERT_THAT(in_, SizeIs(1));
-  EXPECT_EQ(std::get<SessionMessage>(in_[0].in).message.body_case(),
-            v1::WorkerMessage::BODY_NOT_SET);
+  const SessionEnded& ended = std::get<SessionEnded>(in_[0].in);
+  EXPECT_EQ(ended.session, members_.IdOf(2));
+  EXPECT_EQ(ended.detail, "a message of 3 bytes that is no WorkerMessage");
+  ASSERT_THAT(refused_, SizeIs(1));
+  EXPECT_EQ(refused_[0].first, 2);
+  EXPECT_THAT(refused_[0].second, StatusIs(Code::kInvalidArgument, ended.detail));
+}
+
+TEST_F(NodeMembersTest, WhatTakesTooMuchMemoryEndsAllWhoSayIt) {
+  OpenThree();
+  v1::WorkerMessage word;
+  for (int i = 0; i < 4096; ++i) word.mutable_tensors_ready()->add_tensors();
+  Say({2, 3}, word.SerializeAsString());
+  Beat({1, 2, 3});
+  ASSERT_THAT(Take(), IsOk());
+  ASSERT_THAT(in_, SizeIs(3));
+  EXPECT_THAT(std::get<SessionEnded>(in_[0].in).detail, HasSubstr("have nothing in them"));
+  EXPECT_EQ(std::get<SessionEnded>(in_[1].in).session, members_.IdOf(3));
+  EXPECT_EQ(std::get<SessionMessage>(in_[2].in).session, members_.IdOf(1));
+  EXPECT_THAT(refused_, SizeIs(2));
+  EXPECT_THAT(members_.MayBeOpen(), SizeIs(3));
+  End({2, 3});
+  ASSERT_THAT(Take(), IsOk());
+  EXPECT_THAT(in_, IsEmpty());
+  EXPECT_THAT(members_.MayBeOpen(), SizeIs(1));
+}
+
+TEST_F(NodeMembersTest, WhoOpensWithWhatNobodyCanReadIsRefused) {
+  Say({1}, "\xff");
+  Join(2);
+  ASSERT_THAT(Take(), IsOk());
+  EXPECT_THAT(refused_, SizeIs(1));
+  EXPECT_EQ(std::get<SessionMessage>(in_.back().in).session, members_.IdOf(2));
 }
 
 TEST_F(NodeMembersTest, ABatchCostsABoundedTurn) {

@@ -40,6 +40,8 @@ TEST(ServerOptions, EachWrongValueIsNamedWithWhatIsExpected) {
       {[](ServerOptions& o) { o.max_batch_bytes = 0; }, "max_batch_bytes is 0"},
       {[](ServerOptions& o) { o.max_jobs = 0; }, "max_jobs is 0, expected at least 1"},
       {[](ServerOptions& o) { o.max_workers_per_job = 0; }, "max_workers_per_job is 0"},
+      {[](ServerOptions& o) { o.max_workers_per_job = (1 << 20) + 1; },
+       "max_workers_per_job is 1048577, expected 1 to 1048576"},
       {[](ServerOptions& o) { o.max_pending_tensors_per_job = 0; }, "max_pending_tensors_per_job"},
       {[](ServerOptions& o) { o.max_pending_bytes_per_job = 0; }, "max_pending_bytes_per_job is 0"},
       {[](ServerOptions& o) { o.max_bytes_per_owner = 0; }, "max_bytes_per_owner is 0"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
+#include <limits>
 
 #include "common/net/own_address.h"
 #include "tests/support/status_matchers.h"
@@ -117,9 +118,20 @@ TEST(ParseMembership, RefusesLevelsThatDoNotFit) {
         many.membership().topology(0).runs(0);
   refused(many, "has 1025 runs, expected at most 1024");
   // What would take gigabytes.
-  v1::CoordinatorMessage large = Membership({{.nodes = 1 << 30, .ranks_per_node = 1}});
+  v1::CoordinatorMessage large = Membership({{.nodes = 1 << 20, .ranks_per_node = 1}});
   large.mutable_membership()->add_topology();
-  refused(large, "1 topology levels of 1073741824 nodes");
+  refused(large, "1 topology levels of 1048576 nodes");
+}
+
+TEST(ParseMembership, RefusesMoreRanksThanAnyJobHas) {
+  const auto parsed = [](int32_t nodes, int32_t each) {
+    return ParseMembership(Membership({{.nodes = nodes, .ranks_per_node = each}}), {}).status();
+  };
+  EXPECT_TRUE(parsed(1 << 17, 8).ok());
+  EXPECT_THAT(parsed((1 << 17) + 1, 8).message(),
+              HasSubstr("of 1048584 ranks, expected at most 1048576"));
+  EXPECT_THAT(parsed(1, std::numeric_limits<int32_t>::max()).message(),
+              HasSubstr("of 2147483647 ranks, expected at most 1048576"));
 }
 
 }  // namespace
