@@ -20,8 +20,12 @@ constexpr int32_t kMaxProcessSet = kProcessSetNumbers - 1;
 // Assembles a ResumedGeneration step by step.
 class Merge {
  public:
-  Merge(absl::Span<const MemberReport> reports, const v1::ProcessSets& found)
-      : reports_(reports), found_(found), size_(static_cast<int32_t>(reports.size())) {}
+  Merge(absl::Span<const MemberReport> reports, const HeardMessages& said,
+        const v1::ProcessSets& found)
+      : reports_(reports),
+        said_(said),
+        found_(found),
+        size_(static_cast<int32_t>(reports.size())) {}
 
   absl::StatusOr<ResumedGeneration> Run() {
     result_.last_process_set = found_.last_process_set();
@@ -38,7 +42,7 @@ class Merge {
  private:
   struct Heard {
     std::shared_ptr<const v1::CoordinatorMessage> message;
-    std::string bytes;
+    uint32_t id = 0;  // of said_
     ProcessSetId to;
     int32_t rank = 0;  // who has reported it first
   };
@@ -63,7 +67,7 @@ class Merge {
   absl::Status TakeNumbers() {
     for (int32_t rank = 0; rank < size_; ++rank) {
       const MemberReport& member = reports_[static_cast<size_t>(rank)];
-      const v1::ResumeReport& report = member.report;
+      const v1::ResumeReport& report = member.rest;
       const bool valid =
           member.position >= 0 && member.position < kMaxNumber && report.answered_requests() >= 0 &&
           report.answered_requests() < kMaxNumber && report.last_process_set() >= 0 &&
@@ -118,33 +122,27 @@ class Merge {
   }
 
   const v1::ResumeReport& Report(int32_t rank) const {
-    return reports_[static_cast<size_t>(rank)].report;
+    return reports_[static_cast<size_t>(rank)].rest;
   }
 
   absl::Status TakeHeard() {
     for (int32_t rank = 0; rank < size_; ++rank) {
-      const v1::ResumeReport& report = Report(rank);
-      if (report.received_size() != report.received_by_size())
-        return Wrong(rank, "does not say to whom each message went");
-      for (int i = 0; i < report.received_size(); ++i) {
-        const v1::CoordinatorMessage& message = report.received(i);
+      const MemberReport& report = reports_[static_cast<size_t>(rank)];
+      for (uint32_t id : report.received) {
+        const v1::CoordinatorMessage& message = *said_.at(id).message;
         const int64_t position = message.position();
-        if (position < 1 || position > reports_[static_cast<size_t>(rank)].position)
+        if (position < 1 || position > report.position)
           return Wrong(rank, "has a message of position ", position);
         const bool ordered = message.has_plan() || message.has_schedule() || message.has_freeze() ||
                              message.has_cut() || message.has_process_set_change();
         if (!ordered) return Wrong(rank, "has a message of another kind at position ", position);
-        Heard heard{nullptr, message.SerializeAsString(), ProcessSetId{report.received_by(i)},
-                    rank};
         const v1::ProcessSetChange& change = message.process_set_change();
         if (message.has_process_set_change() && change.ranks().empty())
           ends_[ProcessSetId{change.process_set()}].heard_by.insert(rank);
-        const auto found = heard_.find(position);
-        if (found == heard_.end()) {
-          heard.message = std::make_shared<const v1::CoordinatorMessage>(message);
-          heard_.emplace(position, std::move(heard));
-        } else if (found->second.bytes != heard.bytes || found->second.to != heard.to) {
-          return absl::InternalError(absl::StrCat("ranks ", found->second.rank, " and ", rank,
+        const auto [first, is_new] =
+            heard_.try_emplace(position, Heard{said_.at(id).message, id, said_.at(id).to, rank});
+        if (!is_new && first->second.id != id) {
+          return absl::InternalError(absl::StrCat("ranks ", first->second.rank, " and ", rank,
                                                   " were told different things at position ",
                                                   position));
         }
@@ -215,7 +213,7 @@ class Merge {
   bool HasAnswerOf(size_t rank, const v1::CoordinatorMessage& message) const {
     const v1::ProcessSetChange& change = message.process_set_change();
     return message.has_process_set_change() && change.ranks().empty() && change.name().empty() &&
-           change.request() <= reports_[rank].report.answered_requests();
+           change.request() <= reports_[rank].rest.answered_requests();
   }
 
   void FindMissed() {
@@ -238,10 +236,10 @@ class Merge {
     std::vector<std::map<int32_t, int64_t>> launched(reports_.size());
     for (int32_t rank = 0; rank < size_; ++rank) {
       std::map<int32_t, int64_t>& own = launched[static_cast<size_t>(rank)];
-      for (const v1::LanePosition& lane : Report(rank).lanes()) {
-        if (lane.launched() < 0 || lane.launched() >= kMaxNumber)
+      for (const auto& [lane, sequence] : reports_[static_cast<size_t>(rank)].launched) {
+        if (sequence < 0 || sequence >= kMaxNumber)
           return Wrong(rank, "has a position out of bounds");
-        own[lane.lane()] = lane.launched();
+        own[lane] = sequence;
       }
       for (const auto& message : result_.missed[static_cast<size_t>(rank)]) {
         for (const v1::FusedBatch& batch : message->plan().batches()) {
@@ -318,6 +316,7 @@ class Merge {
   }
 
   const absl::Span<const MemberReport> reports_;
+  const HeardMessages& said_;
   const v1::ProcessSets& found_;
   const int32_t size_;
   std::map<ProcessSetId, KnownSet> sets_;
@@ -328,9 +327,36 @@ class Merge {
 
 }  // namespace
 
+absl::Status MemberReport::Add(const v1::ResumeReport& part, HeardMessages& heard) {
+  if (part.received_size() != part.received_by_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("a ResumeReport with ", part.received_size(),
+                                                   " messages that went to ",
+                                                   part.received_by_size(), " process sets"));
+  }
+  for (const v1::LanePosition& lane : part.lanes())
+    launched.push_back({lane.lane(), lane.launched()});
+  for (int i = 0; i < part.received_size(); ++i)
+    received.push_back(heard.Keep(part.received(i), ProcessSetId{part.received_by(i)}));
+  v1::ResumeReport others;
+  *others.mutable_forgotten() = part.forgotten();
+  *others.mutable_process_sets() = part.process_sets();
+  *others.mutable_schedules() = part.schedules();
+  *others.mutable_frozen_schedules() = part.frozen_schedules();
+  *others.mutable_departures() = part.departures();
+  others.set_last_process_set(part.last_process_set());
+  others.set_last_schedule(part.last_schedule());
+  others.set_answered_requests(part.answered_requests());
+  others.set_over(part.over());
+  bytes += static_cast<int64_t>(others.SpaceUsedLong() + part.lanes().size() * sizeof(Launched) +
+                                part.received().size() * sizeof(received[0]));
+  rest.MergeFrom(others);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports,
+                                               const HeardMessages& heard,
                                                const v1::ProcessSets& found) {
-  return Merge(reports, found).Run();
+  return Merge(reports, heard, found).Run();
 }
 
 }  // namespace coordd

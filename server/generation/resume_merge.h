@@ -6,17 +6,31 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
+#include "server/generation/heard_messages.h"
 
 namespace coordd {
 
-// What one rank reports, all parts of its report in one.
+// What one rank reports, all parts of its report in one: of what every rank reports alike, or of
+// each lane, no more than is merged.
 struct MemberReport {
+  struct Launched {
+    int32_t lane = 0;
+    int64_t sequence = 0;  // of the last batch
+  };
+
+  // INVALID_ARGUMENT: it does not say to whom each message went.
+  absl::Status Add(const v1::ResumeReport& part, HeardMessages& heard);
+
   int64_t position = 0;  // the last that it has acted on; 0: it has not even heard its Membership
-  v1::ResumeReport report;
+  std::vector<Launched> launched;
+  std::vector<uint32_t> received;  // ids of `heard`, in order
+  v1::ResumeReport rest;           // without lanes, received messages and what is in the store
+  int64_t bytes = 0;               // of memory, without `heard`
 };
 
 struct ResumedGeneration {
@@ -50,8 +64,9 @@ struct ResumedGeneration {
   std::vector<std::vector<std::shared_ptr<const v1::CoordinatorMessage>>> missed;
 };
 
-// A pure function of the reports, by rank. INTERNAL: they contradict each other; names both ranks.
-// FAILED_PRECONDITION: what one lacks, those who had heard it have forgotten.
+// A pure function of the reports, by rank, with what they say was heard. INTERNAL: they contradict
+// each other; names both ranks. FAILED_PRECONDITION: what one lacks, those who had heard it have
+// forgotten.
 //
 // Why this is all that has to be known. coordd says what concerns several ranks (a plan, a process
 // set, a schedule) under a position, and each rank hears what is said to it in the order of
@@ -64,6 +79,7 @@ struct ResumedGeneration {
 // rank has heard of nothing since: its own removal of one cannot be over for the others and
 // forgotten.
 absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports,
+                                               const HeardMessages& heard,
                                                const v1::ProcessSets& found = {});
 
 }  // namespace coordd

@@ -105,6 +105,7 @@ void JobReturn::Add(SessionId session, const v1::Join& join, Rank rank, const Tu
 
 void JobReturn::Drop(SessionId session) {
   state_->Gone(workers_.at(session).place.rank);
+  words_.Set(state_->extra_bytes());
   workers_.Remove(session);
 }
 
@@ -117,8 +118,7 @@ absl::StatusOr<std::optional<ReturnFailure>> JobReturn::OnMessage(
     Effects& effects) {
   switch (message.body_case()) {
     case v1::WorkerMessage::kResumeReport:
-      COORDD_RETURN_IF_ERROR(
-          state_->Report(workers_.at(session).place.rank, message.resume_report()));
+      COORDD_RETURN_IF_ERROR(OnReport(workers_.at(session).place.rank, message.resume_report()));
       return std::nullopt;
     case v1::WorkerMessage::kLeave:
       COORDD_RETURN_IF_ERROR(ValidateLeave(message.leave()));
@@ -129,6 +129,13 @@ absl::StatusOr<std::optional<ReturnFailure>> JobReturn::OnMessage(
       return absl::InvalidArgumentError(
           "a message before Resumed that is no ResumeReport and no Leave");
   }
+}
+
+absl::Status JobReturn::OnReport(Rank rank, const v1::ResumeReport& part) {
+  COORDD_RETURN_IF_ERROR(state_->Report(rank, part));
+  words_.Set(state_->extra_bytes());
+  if (words_.HasRoomFor(0)) return absl::OkStatus();
+  return NoRoomFor("this ResumeReport", state_->report_bytes(rank), words_);
 }
 
 // Who has left since it was asked to: the others are waited for, and for them it is a generation

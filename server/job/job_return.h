@@ -2,6 +2,7 @@
 // other, and nothing happens before all have. docs/design/recovery.md, part B.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,6 +24,7 @@
 #include "server/job/job_messages.h"
 #include "server/job/job_workers.h"
 #include "server/job/resume_state.h"
+#include "server/model/byte_budget.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
@@ -56,13 +58,20 @@ class JobReturn {
   JobReturn(const JobReturn&) = delete;
   JobReturn& operator=(const JobReturn&) = delete;
 
+  // What members report beyond what is usual is counted for the owner of the job, from now on.
+  void Bind(const std::shared_ptr<ByteBudget>& budget) {
+    words_.Bind(budget == nullptr ? nullptr : budget->words());
+  }
   void Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now);
   bool under_way() const { return state_.has_value(); }
   const std::optional<ResumeState>& state() const { return state_; }
   absl::Time NextDeadline() const {
     return state_.has_value() ? state_->deadline() : absl::InfiniteFuture();
   }
-  void Abandon() { state_.reset(); }
+  void Abandon() {
+    state_.reset();
+    words_.Set(0);
+  }
 
   // coordd was not running for `gap`: for a lease from now on a stream's end excuses its member.
   void Forgive(absl::Duration gap, absl::Time now);
@@ -89,7 +98,8 @@ class JobReturn {
   absl::Status Join(SessionId session, const v1::Join& join, const Turn& turn);
   // It has not heard of the generation yet.
   bool IsUnaware(const JobWorker& worker, const v1::WorkerMessage& message) const;
-  // What it says. INVALID_ARGUMENT: it breaks the protocol. `drained`: how it goes if it leaves
+  // What it says. INVALID_ARGUMENT: it breaks the protocol. RESOURCE_EXHAUSTED: its
+  // owner's workers have said too much for this, too. `drained`: how it goes if it leaves
   // since it was asked to, where the others go on without it.
   absl::StatusOr<std::optional<ReturnFailure>> OnMessage(SessionId session,
                                                          const v1::WorkerMessage& message,
@@ -127,7 +137,11 @@ class JobReturn {
  private:
   std::optional<ReturnFailure> OnLeave(SessionId session, const v1::Leave& leave,
                                        const std::optional<std::string>& drained, Effects& effects);
-  ResumeState Take() { return *std::exchange(state_, std::nullopt); }
+  ResumeState Take() {
+    words_.Set(0);
+    return *std::exchange(state_, std::nullopt);
+  }
+  absl::Status OnReport(Rank rank, const v1::ResumeReport& part);
   absl::StatusOr<Topology> TopologyOfRanks() const;
   std::string Who(Rank rank) const;
   v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
@@ -138,6 +152,7 @@ class JobReturn {
   const JobMessages& messages_;
   JobWorkers& workers_;
   std::optional<ResumeState> state_;
+  BudgetShare words_;  // of what state_ takes
   absl::Time excused_until_ = absl::InfinitePast();
 };
 

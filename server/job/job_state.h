@@ -116,6 +116,8 @@ class JobState {
     token_.SetOwner(std::move(owner), budget);
     kv_.Bind(budget);
     workers_.Bind(budget);
+    return_.Bind(budget);
+    store_return_.Bind(budget);
   }
   // Whether it has a token, and it is this one.
   bool IsKnownBy(absl::string_view token) const { return token_.IsKnownBy(token); }

@@ -51,39 +51,37 @@ std::string Who(const JobWorker& worker) {
 
 namespace {
 
-// What a worker that sees eight GPUs says is less.
-constexpr size_t kUsualWords = 4 << 10;
-
-int64_t CostOf(size_t space, size_t copies) {
-  return space <= kUsualWords ? 0 : static_cast<int64_t>(copies * (space - kUsualWords));
-}
-
 // It is here, in admission and in what it is compared with.
-int64_t CostOf(const v1::Join& join) { return CostOf(join.SpaceUsedLong(), 2); }
+int64_t CostOf(const v1::Join& join) {
+  return 2 * BeyondUsual(static_cast<int64_t>(join.SpaceUsedLong()));
+}
 
 template <typename Message>
-size_t SpaceOf(const std::shared_ptr<const Message>& told) {
-  return SharedWord<Message>::IsAlone(told) ? told->SpaceUsedLong() : 0;
+int64_t SpaceOf(const std::shared_ptr<const Message>& told) {
+  return SharedWord<Message>::IsAlone(told) ? static_cast<int64_t>(told->SpaceUsedLong()) : 0;
 }
 
-absl::Status TooMuch(const BudgetShare& words, absl::string_view what, size_t space) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(what, " takes ", space, " bytes, and what the workers of its owner's jobs say ",
-                   "beyond ", kUsualWords >> 10, " KiB each may take ", words.limit() >> 20,
-                   " MiB (a quarter of --max-bytes-per-owner)"));
+int64_t ReportSpace(const JobWorker& worker) {
+  return static_cast<int64_t>(worker.report.SpaceUsedLong()) + SpaceOf(worker.its_sets);
 }
 
 }  // namespace
 
+absl::Status NoRoomFor(absl::string_view what, int64_t bytes, const BudgetShare& words) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, " takes ", bytes, " bytes, and what the workers of its owner's jobs say ",
+                   "beyond ", kUsualWordBytes >> 10, " KiB each may take ", words.limit() >> 20,
+                   " MiB (a quarter of --max-bytes-per-owner)"));
+}
+
 absl::Status JobWorkers::HasRoomFor(const v1::Join& join) const {
-  return words_.HasRoomFor(CostOf(join)) ? absl::OkStatus()
-                                         : TooMuch(words_, "this Join", join.SpaceUsedLong());
+  if (words_.HasRoomFor(CostOf(join))) return absl::OkStatus();
+  return NoRoomFor("this Join", static_cast<int64_t>(join.SpaceUsedLong()), words_);
 }
 
 void JobWorkers::Recount(JobWorker& worker) {
-  const size_t report = worker.report.SpaceUsedLong() + SpaceOf(worker.its_sets);
-  const size_t use = SpaceOf(worker.device_use) + SpaceOf(worker.host_edges);
-  const int64_t now = CostOf(worker.join) + CostOf(report, 1) + CostOf(use, 1);
+  const int64_t use = SpaceOf(worker.device_use) + SpaceOf(worker.host_edges);
+  const int64_t now = CostOf(worker.join) + BeyondUsual(ReportSpace(worker)) + BeyondUsual(use);
   words_.Set(word_bytes_ += now - worker.word_bytes);
   worker.word_bytes = now;
 }
@@ -110,11 +108,11 @@ absl::Status JobWorkers::TakeReport(JobWorker& worker, bool is_whole) {
   }
   Recount(worker);
   if (words_.HasRoomFor(0)) return absl::OkStatus();
-  const size_t space = worker.report.SpaceUsedLong() + SpaceOf(worker.its_sets);
+  const int64_t space = ReportSpace(worker);
   worker.report.Clear();
   worker.its_sets.reset();
   Recount(worker);
-  return TooMuch(words_, "this RecoveryReport", space);
+  return NoRoomFor("this RecoveryReport", space, words_);
 }
 
 JobWorker& JobWorkers::Add(SessionId session, JobWorker worker) {

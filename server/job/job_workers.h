@@ -67,6 +67,10 @@ struct JobWorker {
 // "rank 2 (host node3, pid 4711)"; of one that waits "worker ID (host node3, pid 4711)".
 std::string Who(const JobWorker& worker);
 
+// RESOURCE_EXHAUSTED: what a worker says, "this Join", takes so many bytes, for which `words` has
+// no room.
+absl::Status NoRoomFor(absl::string_view what, int64_t bytes, const BudgetShare& words);
+
 // PURE; `now` must not decrease. Not thread-safe: one owner. By session.
 //
 // Whoever is added counts for admission until it is released, which may be before it is gone: a

@@ -18,9 +18,6 @@ int64_t CostOf(absl::string_view key, absl::string_view value) {
   return static_cast<int64_t>(key.size() + value.size());
 }
 
-// What a key takes besides: a node of the map, two strings' heads and their allocations.
-constexpr int64_t kKeyBytes = 192;
-
 }  // namespace
 
 KvState::KvState(std::string job, const KvBounds& bounds, Epoch epoch)

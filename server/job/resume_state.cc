@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 
 namespace coordd {
 
@@ -75,6 +76,8 @@ void ResumeState::Came(Rank rank, SessionId session, std::optional<int64_t> posi
 void ResumeState::Gone(Rank rank) {
   Member& member = At(rank);
   if (member.reported) --reported_;
+  heard_.Release(member.report.received);
+  extra_bytes_ -= BeyondUsual(member.report.bytes);
   member = Member();
 }
 
@@ -103,11 +106,13 @@ absl::Status ResumeState::Report(Rank rank, const v1::ResumeReport& part) {
                                                    " bytes, expected one of at most ",
                                                    kMaxReportBytes, ", once"));
   }
-  member.report.report.MergeFrom(part);
+  const int64_t before = BeyondUsual(member.report.bytes);
+  COORDD_RETURN_IF_ERROR(member.report.Add(part, heard_));
+  extra_bytes_ += BeyondUsual(member.report.bytes) - before;
   if (part.more()) return absl::OkStatus();
   member.reported = true;
   ++reported_;
-  const v1::ResumeReport& report = member.report.report;
+  const v1::ResumeReport& report = member.report.rest;
   if (report.over().empty()) return absl::OkStatus();  // then nobody is lost
   if (!over_.has_value()) over_ = report.over();
   for (const v1::Departure& departure : report.departures()) {
@@ -154,7 +159,7 @@ absl::StatusOr<ResumedGeneration> ResumeState::Merged() const {
   std::vector<MemberReport> reports;
   reports.reserve(members_.size());
   for (const Member& member : members_) reports.push_back(member.report);
-  return MergeReports(reports, record_.process_sets());
+  return MergeReports(reports, heard_, record_.process_sets());
 }
 
 }  // namespace coordd

@@ -17,7 +17,9 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
+#include "server/generation/heard_messages.h"
 #include "server/generation/resume_merge.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -71,8 +73,11 @@ class ResumeState {
   // The member has left, as it was asked to, and does not come again: the generation is over.
   // REQUIRES: it is Gone.
   void Left(Rank rank, const v1::Departure& departure, const std::string& reason);
-  // INVALID_ARGUMENT: it has reported all already, or too much.
+  // INVALID_ARGUMENT: it has reported all already, or too much, or what cannot be read.
   absl::Status Report(Rank rank, const v1::ResumeReport& part);
+  // What the reports take beyond what is usual, all together and of one.
+  int64_t extra_bytes() const { return extra_bytes_ + BeyondUsual(heard_.bytes()); }
+  int64_t report_bytes(Rank rank) const { return At(rank).report.bytes; }
 
   std::optional<SessionId> session_of(Rank rank) const;  // whoever is back, reported or not
   bool is_new(Rank rank) const { return At(rank).is_new; }
@@ -95,7 +100,7 @@ class ResumeState {
     bool is_new = false;
     bool reported = false;
     MemberReport report;
-    int64_t bytes = 0;
+    int64_t bytes = 0;  // on the wire
   };
   Member& At(Rank rank) { return members_[static_cast<size_t>(rank.value)]; }
   const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value)]; }
@@ -104,6 +109,8 @@ class ResumeState {
   const ResumeBeginning beginning_;
   absl::Time deadline_;
   std::vector<Member> members_;  // by rank
+  HeardMessages heard_;          // of their reports
+  int64_t extra_bytes_ = 0;      // likewise, without heard_
   absl::flat_hash_map<std::string, Rank> by_worker_id_;
   int32_t reported_ = 0;
   std::optional<std::string> over_;        // said once, also if whoever said it is gone again

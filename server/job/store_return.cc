@@ -21,36 +21,59 @@ void StoreReturn::Report(SessionId session, const v1::ResumeReport& part) {
     if (key.has_version()) {
       const bool is_sum = key.value().empty() && key.sum() != 0;
       Take(key.key(), {FromProto(key.version()), is_sum ? absl::StrCat(key.total()) : key.value()});
-    } else if (bytes_ < max_bytes_) {
-      bytes_ += static_cast<int64_t>(key.key().size() + key.value().size());
+    } else if (HasRoomFor(0)) {
       without_version_[session].push_back(key);
+      Change(+1, static_cast<int64_t>(key.key().size() + key.value().size()));
     }
   }
   for (const v1::DeletedKey& key : part.deleted()) {
     const StoreVersion version = FromProto(key.version());
     if (!key.all()) {
       Take(key.key(), {version});
-    } else if (bytes_ < max_bytes_) {
+    } else if (HasRoomFor(0)) {
       const auto [known, is_new] = deleted_prefixes_.try_emplace(key.key(), version);
       known->second = std::max(known->second, version);
-      if (is_new) bytes_ += static_cast<int64_t>(key.key().size());
+      if (is_new) Change(+1, static_cast<int64_t>(key.key().size()));
     }
   }
 }
 
 void StoreReturn::Take(const std::string& key, Last last) {
-  const int64_t more = static_cast<int64_t>(key.size() + (last.value ? last.value->size() : 0));
   const auto known = last_.find(key);
   if (known != last_.end()) {
     if (known->second.version >= last.version) return;
-    bytes_ -= static_cast<int64_t>(key.size());
-    if (known->second.value) bytes_ -= static_cast<int64_t>(known->second.value->size());
+    Change(-1, -BytesOf(key, known->second));
     last_.erase(known);
   }
   // An older value must not stand for the one that there is no room for.
-  if (bytes_ + more > max_bytes_) last.value.reset();
-  bytes_ += static_cast<int64_t>(key.size() + (last.value ? last.value->size() : 0));
-  if (bytes_ <= 2 * max_bytes_) last_.emplace(key, std::move(last));
+  if (!HasRoomFor(BytesOf(key, last))) last.value.reset();
+  full_ = full_ || bytes_ > 2 * max_bytes_ || !share_.HasRoomFor(kKeyBytes + BytesOf(key, last));
+  if (full_) return;
+  Change(+1, BytesOf(key, last));
+  last_.emplace(key, std::move(last));
+}
+
+int64_t StoreReturn::BytesOf(const std::string& key, const Last& last) {
+  return static_cast<int64_t>(key.size() + (last.value.has_value() ? last.value->size() : 0));
+}
+
+bool StoreReturn::HasRoomFor(int64_t more) const {
+  return bytes_ + more <= max_bytes_ && share_.HasRoomFor(more + kKeyBytes);
+}
+
+void StoreReturn::Change(int64_t keys, int64_t bytes) {
+  keys_ += keys;
+  bytes_ += bytes;
+  share_.Set(bytes_ + keys_ * kKeyBytes);
+}
+
+void StoreReturn::Abandon() {
+  under_way_ = full_ = false;
+  reported_.clear();
+  last_.clear();
+  deleted_prefixes_.clear();
+  without_version_.clear();
+  Change(-keys_, -bytes_);
 }
 
 bool StoreReturn::Complete(absl::FunctionRef<bool(SessionId)> is_there) const {

@@ -1,11 +1,20 @@
 // What the jobs of one owner take of coordd's memory, together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
 namespace coordd {
+
+// What a worker says of itself costs nothing up to here: of one that sees eight GPUs it is less.
+inline constexpr int64_t kUsualWordBytes = 4 << 10;
+inline int64_t BeyondUsual(int64_t bytes) { return std::max<int64_t>(bytes - kUsualWordBytes, 0); }
+
+// What a key of the store takes besides: a node of the map, two strings' heads and their
+// allocations.
+inline constexpr int64_t kKeyBytes = 192;
 
 // PURE. Not thread-safe. Shared by what takes of it, each with a BudgetShare.
 //

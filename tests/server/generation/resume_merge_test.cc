@@ -21,10 +21,10 @@ class ResumeMergeTest : public ::testing::Test {
   ResumeMergeTest() : reports_(3) {
     for (MemberReport& member : reports_) {
       member.position = kFrozen;
-      member.report.set_answered_requests(1);
-      member.report.set_last_process_set(1);
+      member.rest.set_answered_requests(1);
+      member.rest.set_last_process_set(1);
     }
-    v1::ProcessSetChange& set = *reports_[0].report.add_process_sets();
+    v1::ProcessSetChange& set = *reports_[0].rest.add_process_sets();
     set.set_request(1);
     set.set_process_set(1);
     set.add_ranks(0);
@@ -38,8 +38,10 @@ class ResumeMergeTest : public ::testing::Test {
   void Hears(int32_t rank, const v1::CoordinatorMessage& message, int32_t to) {
     MemberReport& member = reports_[static_cast<size_t>(rank)];
     member.position = message.position();
-    *member.report.add_received() = message;
-    member.report.add_received_by(to);
+    v1::ResumeReport part;
+    *part.add_received() = message;
+    part.add_received_by(to);
+    ASSERT_THAT(member.Add(part, heard_), IsOk());
   }
   void HearsOfTheCut(int32_t rank) {
     v1::CoordinatorMessage cut = At(kCut);
@@ -53,11 +55,12 @@ class ResumeMergeTest : public ::testing::Test {
     removed.mutable_process_set_change()->set_process_set(1);
     Hears(rank, removed, 0);
     MemberReport& member = reports_[static_cast<size_t>(rank)];
-    member.report.set_answered_requests(2);
-    if (rank == 0) member.report.clear_process_sets();
+    member.rest.set_answered_requests(2);
+    if (rank == 0) member.rest.clear_process_sets();
   }
 
   std::vector<MemberReport> reports_;
+  HeardMessages heard_;
 };
 
 std::vector<int32_t> SetsOf(const ResumedGeneration& resumed) {
@@ -70,7 +73,7 @@ std::vector<int32_t> SetsOf(const ResumedGeneration& resumed) {
 // end of a set whose schedule they still execute.
 TEST_F(ResumeMergeTest, ARemovalThatNoMemberHasHeardIsAnsweredAnew) {
   HearsOfTheRemoval(2);
-  const auto resumed = MergeReports(reports_);
+  const auto resumed = MergeReports(reports_, heard_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(SetsOf(*resumed), ElementsAre(0, 1));
   ASSERT_THAT(resumed->removals, SizeIs(1));
@@ -84,7 +87,7 @@ TEST_F(ResumeMergeTest, ARemovalThatNoMemberHasHeardIsAnsweredAnew) {
 TEST_F(ResumeMergeTest, ARemovalThatAMemberHasHeardIsToldWithWhatPrecedesIt) {
   HearsOfTheCut(1);
   HearsOfTheRemoval(1);
-  const auto resumed = MergeReports(reports_);
+  const auto resumed = MergeReports(reports_, heard_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
   EXPECT_THAT(resumed->removals, IsEmpty());
@@ -95,14 +98,14 @@ TEST_F(ResumeMergeTest, ARemovalThatAMemberHasHeardIsToldWithWhatPrecedesIt) {
 
 // It was answered anew once already: rank 2 heard of it before the others, at an earlier position.
 TEST_F(ResumeMergeTest, TheEndOfANamedSetIsToldToTheMemberThatHasNotHeardIt) {
-  v1::ProcessSetChange& set = *reports_[0].report.mutable_process_sets(0);
+  v1::ProcessSetChange& set = *reports_[0].rest.mutable_process_sets(0);
   set.set_request(0);
   set.set_name("tp");
   v1::CoordinatorMessage removed = At(kRemoved);
   removed.mutable_process_set_change()->set_name("tp");
   removed.mutable_process_set_change()->set_process_set(1);
   Hears(0, removed, /*to=*/1);
-  const auto merged = MergeReports(reports_);
+  const auto merged = MergeReports(reports_, heard_);
   ASSERT_THAT(merged, IsOk());
   EXPECT_THAT(merged->missed[0], IsEmpty());
   EXPECT_THAT(merged->missed[1], SizeIs(1)) << "its numbered requests say nothing of it";
@@ -112,10 +115,10 @@ TEST_F(ResumeMergeTest, TheEndOfANamedSetIsToldToTheMemberThatHasNotHeardIt) {
 }
 
 TEST_F(ResumeMergeTest, ANamedSetIsRestoredWithItsName) {
-  v1::ProcessSetChange& set = *reports_[0].report.mutable_process_sets(0);
+  v1::ProcessSetChange& set = *reports_[0].rest.mutable_process_sets(0);
   set.set_request(0);
   set.set_name("tp");
-  const auto merged = MergeReports(reports_);
+  const auto merged = MergeReports(reports_, heard_);
   ASSERT_THAT(merged, IsOk());
   ASSERT_THAT(merged->sets, SizeIs(2));
   EXPECT_EQ(merged->sets[1].name, "tp");
@@ -123,9 +126,9 @@ TEST_F(ResumeMergeTest, ANamedSetIsRestoredWithItsName) {
 }
 
 TEST_F(ResumeMergeTest, NobodyIsToldOfARemovalTwice) {
-  reports_[2].report.set_answered_requests(2);
+  reports_[2].rest.set_answered_requests(2);
   HearsOfTheRemoval(0);
-  const auto resumed = MergeReports(reports_);
+  const auto resumed = MergeReports(reports_, heard_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), SizeIs(1), IsEmpty()));
 }
@@ -133,7 +136,7 @@ TEST_F(ResumeMergeTest, NobodyIsToldOfARemovalTwice) {
 TEST_F(ResumeMergeTest, WhoHasHeardOfNeitherOfTwoAnswersIsToldOne) {
   HearsOfTheRemoval(2);
   HearsOfTheRemoval(0, kRemoved + 1);
-  const auto resumed = MergeReports(reports_);
+  const auto resumed = MergeReports(reports_, heard_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
   ASSERT_THAT(resumed->missed, ElementsAre(IsEmpty(), SizeIs(1), IsEmpty()));
@@ -148,28 +151,57 @@ TEST_F(ResumeMergeTest, ARemovalThatNoMemberHasHeardIsStillThatWhenTheyHaveHeard
   plan.mutable_plan();
   Hears(0, plan, 1);
   Hears(1, plan, 1);
-  const auto resumed = MergeReports(reports_);
+  const auto resumed = MergeReports(reports_, heard_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(SetsOf(*resumed), ElementsAre(0, 1));
   EXPECT_THAT(resumed->removals, SizeIs(1));
   EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
 }
 
+TEST_F(ResumeMergeTest, WhatManyReportIsThereOnce) {
+  HearsOfTheCut(0);
+  const int64_t once = heard_.bytes();
+  HearsOfTheCut(1);
+  EXPECT_EQ(heard_.bytes(), once);
+  EXPECT_EQ(heard_.at(reports_[0].received[0]).said_by, 2);
+  HearsOfTheRemoval(2, kCut);
+  EXPECT_GT(heard_.bytes(), once);
+  EXPECT_THAT(MergeReports(reports_, heard_).status(),
+              StatusIs(absl::StatusCode::kInternal,
+                       "ranks 0 and 2 were told different things at position 4"));
+  heard_.Release(reports_[2].received);
+  heard_.Release(reports_[0].received);
+  EXPECT_EQ(heard_.bytes(), once);
+  heard_.Release(reports_[1].received);
+  EXPECT_EQ(heard_.bytes(), 0);
+}
+
+TEST_F(ResumeMergeTest, WhatWentToNobodyIsNoReport) {
+  v1::ResumeReport part;
+  part.add_received()->set_position(1);
+  EXPECT_THAT(reports_[0].Add(part, heard_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "a ResumeReport with 1 messages that went to 0 process sets"));
+  EXPECT_EQ(heard_.bytes(), 0);
+}
+
 TEST_F(ResumeMergeTest, ARemovalThatAllMembersHaveForgottenIsOne) {
   HearsOfTheRemoval(2);
   for (int32_t rank : {0, 1}) {
     reports_[static_cast<size_t>(rank)].position = kRemoved;
-    reports_[static_cast<size_t>(rank)].report.set_answered_requests(2);
+    reports_[static_cast<size_t>(rank)].rest.set_answered_requests(2);
   }
-  reports_[0].report.clear_process_sets();
+  reports_[0].rest.clear_process_sets();
   v1::CoordinatorMessage added = At(1);
   added.mutable_process_set_change()->set_request(1);
   added.mutable_process_set_change()->set_process_set(1);
   added.mutable_process_set_change()->add_ranks(0);
   added.mutable_process_set_change()->add_ranks(1);
-  *reports_[2].report.add_received() = added;
-  reports_[2].report.add_received_by(0);
-  const auto resumed = MergeReports(reports_);
+  v1::ResumeReport earlier;
+  *earlier.add_received() = added;
+  earlier.add_received_by(0);
+  ASSERT_THAT(reports_[2].Add(earlier, heard_), IsOk());
+  const auto resumed = MergeReports(reports_, heard_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
   EXPECT_THAT(resumed->removals, IsEmpty());

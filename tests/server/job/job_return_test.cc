@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -124,6 +125,37 @@ TEST_F(JobReturnTest, TheLaterStreamOfAWorkerIsItsPlace) {
   back_.Drop(SessionId{7});
   EXPECT_TRUE(job_.workers.empty());
   EXPECT_THAT(Join(8, 0), IsOk());
+}
+
+// What both have heard alike costs once, and nothing more when they are gone.
+TEST_F(JobReturnTest, ReportsAreCountedForTheOwnerOfTheJob) {
+  const auto budget = std::make_shared<ByteBudget>(4 * (int64_t{100} << 10));
+  back_.Bind(budget);
+  ASSERT_THAT(Join(1, 0), IsOk());
+  ASSERT_THAT(Join(2, 1), IsOk());
+  const auto report = [this](int64_t session, const std::string& name) {
+    v1::WorkerMessage message;
+    message.set_generation(3);
+    message.mutable_resume_report()->set_more(true);
+    v1::CoordinatorMessage& heard = *message.mutable_resume_report()->add_received();
+    message.mutable_resume_report()->add_received_by(0);
+    heard.mutable_plan()->add_batches()->add_tensors(name);
+    return back_.OnMessage(SessionId{session}, message, std::nullopt, effects_).status();
+  };
+  const std::string a(40 << 10, 'a'), b(40 << 10, 'b');
+  EXPECT_THAT(report(1, "small"), IsOk());
+  EXPECT_EQ(budget->words()->used(), 0);
+  EXPECT_THAT(report(1, a), IsOk());
+  const int64_t once = budget->words()->used();
+  EXPECT_GT(once, 40 << 10);
+  EXPECT_THAT(report(2, a), IsOk());
+  EXPECT_EQ(budget->words()->used(), once);
+  EXPECT_THAT(report(2, b), StatusIs(absl::StatusCode::kResourceExhausted,
+                                     HasSubstr("a quarter of --max-bytes-per-owner")));
+  back_.Drop(SessionId{2});
+  EXPECT_EQ(budget->words()->used(), once);
+  back_.Abandon();
+  EXPECT_EQ(budget->words()->used(), 0);
 }
 
 TEST_F(JobReturnTest, AnotherProcessUnderTheSameIdEndsTheGeneration) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -66,6 +67,18 @@ TEST_F(StoreReturnTest, TheLastWriteOfAKeyCountsWhoeverSaysIt) {
   Report(4, Value("b", "of the epoch before", 99));
   Report(5, Value("b", "of this one", 1, /*epoch=*/2));
   EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", "new"), Pair("b", "of this one")));
+}
+
+// Of keys of a letter, what remembers them takes most.
+TEST_F(StoreReturnTest, WhatIsBroughtIsCountedForTheOwnerOfTheJob) {
+  const auto budget = std::make_shared<ByteBudget>(3 * 200);
+  stored_.Bind(budget);
+  for (const char* key : {"a", "b", "c", "d"}) Report(1, Value(key, "1", 1));
+  EXPECT_GT(budget->used(), 3 * 192);
+  EXPECT_LE(budget->used(), budget->limit());
+  Report(2, Value("a", "older", 0));
+  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", "1"), Pair("b", "1"), Pair("c", "1")));
+  EXPECT_EQ(budget->used(), 0);
 }
 
 TEST_F(StoreReturnTest, ACounterIsWhatItsLastAddHasMadeIt) {
