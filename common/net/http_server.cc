@@ -353,8 +353,9 @@ class EpollHttpServer final : public HttpServer {
     }
     if (request.method != "GET" && request.method != "HEAD")
       return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
-    const absl::Status may =
-        options_.may_ask == nullptr ? absl::OkStatus() : options_.may_ask(*one.stream, request);
+    const absl::Status may = options_.may_ask == nullptr
+                                 ? absl::OkStatus()
+                                 : options_.may_ask(*one.stream, one.peer.block, request);
     if (!may.ok()) {
       Refused(request.authorization.empty() ? HttpRefusal::kUnauthorized : HttpRefusal::kToken,
               one.peer,

@@ -51,8 +51,11 @@ struct HttpServerOptions {
   // address begin one.
   std::function<std::unique_ptr<ClientStream>(int fd)> stream = {};
   // Whether who asks so, over a stream that `stream` has made, may; on the server's own thread. Not
-  // OK: 401, with the message. Empty: everybody may.
-  std::function<absl::Status(const ClientStream& stream, const HttpRequest& request)> may_ask = {};
+  // OK: 401, with the message. Empty: everybody may. `from`:
+  // PeerAddress::block.
+  std::function<absl::Status(const ClientStream& stream, const std::string& from,
+                             const HttpRequest& request)>
+      may_ask = {};
   // Paths whose requests are answered before others, on a thread that is theirs alone, too.
   std::vector<std::string> urgent = {};
   // Tells of each refusal, on the server's own thread. `peer`: with its port. `said`: of kHandshake

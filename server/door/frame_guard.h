@@ -42,7 +42,7 @@ struct FrameBounds {
   size_t calls = 1024;
   // Of these so many are each connection's own; those beyond are counted with those of all
   // connections of the client.
-  size_t free_calls = 64;
+  size_t free_calls = 16;
   // Of one header block, and the frames that it may be cut into: gRPC refuses a call whose headers
   // have more than 8 KiB, and honest clients fill each frame before they begin another.
   size_t header_bytes = 64 << 10;

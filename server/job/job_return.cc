@@ -199,9 +199,10 @@ std::optional<ReturnFailure> JobReturn::Overdue(const Turn& turn) {
   std::vector<v1::Departure> departures;
   size_t known = 0;  // of them, those who have said goodbye
   std::string who;
-  const std::string what = absl::StrCat("was lost: it did not come back within ",
-                                        DurationText(turn.now - state_->beginning().at), " after ",
-                                        state_->beginning().after);
+  const std::string in_time =
+      absl::StrCat(" within ", DurationText(turn.now - state_->beginning().at), " after ",
+                   state_->beginning().after);
+  const std::string what = absl::StrCat("was lost: it did not come back", in_time);
   for (Rank rank : state_->Missing()) {
     if (const v1::Departure* left = state_->left(rank)) {
       departures.push_back(*left);
@@ -218,10 +219,11 @@ std::optional<ReturnFailure> JobReturn::Overdue(const Turn& turn) {
     }
   }
   const size_t more = departures.size() - known - 1;
-  return ReturnFailure{
-      Damage::kLost,
-      absl::StrCat(who, more == 0 ? "" : absl::StrCat(" and ", more, " more"), " ", what),
-      std::move(departures)};
+  const std::string reason =
+      more == 0
+          ? absl::StrCat(who, " ", what)
+          : absl::StrCat(who, " and ", more, " more were lost: they did not come back", in_time);
+  return ReturnFailure{Damage::kLost, reason, std::move(departures)};
 }
 
 std::optional<ReturnFailure> JobReturn::Over() const {

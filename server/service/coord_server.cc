@@ -101,7 +101,7 @@ class GrpcCoordServer final : public CoordServer {
               token, WatchedToken::Open("--http-token-file", options_.http_token_file));
           certificate_watch_->WatchAlso(token);
         }
-        GuardHttp(*certificates_, std::move(token), http);
+        GuardHttp(*certificates_, std::move(token), clock_, http);
       }
       COORDD_ASSIGN_OR_RETURN(
           http_,

@@ -74,6 +74,22 @@ class RefusalLog {
   std::map<HttpRefusal, LogLimit> limits_;
 };
 
+// Who brings no token. In a sentence why he may not.
+absl::Status MayAskByCertificate(const TlsStream& stream) {
+  if (!stream.has_certificate())
+    return absl::UnauthenticatedError(
+        "bring a certificate of a viewer's or an operator's (`coordctl certs`), or the token of "
+        "--http-token-file, as Authorization: Bearer TOKEN");
+  COORDD_ASSIGN_OR_RETURN(const Identity who, IdentityOf(stream.Uris(), stream.CommonName()));
+  // What is served is of all jobs.
+  if (GrantOf(who.role, Call::kGetState) == Grant::kAny &&
+      GrantOf(who.role, Call::kGetEvents) == Grant::kAny)
+    return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(ToString(who),
+                                                  " may not see all jobs: found role ",
+                                                  Name(who.role), ", expected viewer or operator"));
+}
+
 }  // namespace
 
 absl::string_view HttpRefusalName(HttpRefusal why) {
@@ -104,38 +120,31 @@ void WatchHttp(ServerMetrics* metrics, Clock& clock, HttpServerOptions& options)
   };
 }
 
-absl::Status MayAskHttp(const TlsStream& stream, const HttpRequest& request,
-                        const WatchedToken* token) {
-  for (const absl::string_view path : kForEverybody)
-    if (request.path == path) return absl::OkStatus();
-  const absl::string_view brought = BearerTokenOf(request.authorization);
-  if (token != nullptr && token->Is(brought)) return absl::OkStatus();
-  if (!brought.empty())
-    return absl::UnauthenticatedError(
-        "this is not the token of --http-token-file: expected that one, or none, and a certificate "
-        "of a viewer's or an operator's");
-  if (!stream.has_certificate())
-    return absl::UnauthenticatedError(
-        "bring a certificate of a viewer's or an operator's (`coordctl certs`), or the token of "
-        "--http-token-file, as Authorization: Bearer TOKEN");
-  COORDD_ASSIGN_OR_RETURN(const Identity who, IdentityOf(stream.Uris(), stream.CommonName()));
-  // What is served is of all jobs.
-  if (GrantOf(who.role, Call::kGetState) == Grant::kAny &&
-      GrantOf(who.role, Call::kGetEvents) == Grant::kAny)
-    return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(ToString(who),
-                                                  " may not see all jobs: found role ",
-                                                  Name(who.role), ", expected viewer or operator"));
+absl::Status HttpTokens::Check(const std::string& from, absl::string_view brought, absl::Time now) {
+  const bool is_right = token_ != nullptr && token_->Is(brought);
+  if (is_right && WrongTokens::IsHardToGuess(brought)) return absl::OkStatus();
+  const Caller caller{.identity = {}, .peer = absl::StrCat(from, ":0")};
+  COORDD_RETURN_IF_ERROR(wrong_.MayTry(caller, /*job=*/"", now));
+  if (is_right) return absl::OkStatus();
+  wrong_.Note(caller, /*job=*/"", now);
+  return absl::UnauthenticatedError(
+      "this is not the token of --http-token-file: expected that one, or none, and a certificate "
+      "of a viewer's or an operator's");
 }
 
 void GuardHttp(ServerCertificates& certificates, std::shared_ptr<const WatchedToken> token,
-               HttpServerOptions& options) {
+               Clock& clock, HttpServerOptions& options) {
   options.stream = [&certificates](int fd) -> std::unique_ptr<ClientStream> {
     return TlsStream::Over(fd, certificates.http_context().get(), /*wants_protocol=*/false);
   };
-  options.may_ask = [token = std::move(token)](const ClientStream& stream,
-                                               const HttpRequest& request) {
-    return MayAskHttp(static_cast<const TlsStream&>(stream), request, token.get());
+  options.may_ask = [tokens = std::make_shared<HttpTokens>(std::move(token)), &clock](
+                        const ClientStream& stream, const std::string& from,
+                        const HttpRequest& request) {
+    for (const absl::string_view path : kForEverybody)
+      if (request.path == path) return absl::OkStatus();
+    const absl::string_view brought = BearerTokenOf(request.authorization);
+    if (!brought.empty()) return tokens->Check(from, brought, clock.Now());
+    return MayAskByCertificate(static_cast<const TlsStream&>(stream));
   };
 }
 

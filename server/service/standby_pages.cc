@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<StandbyPages>> StandbyPages::Start(
       COORDD_ASSIGN_OR_RETURN(token,
                               WatchedToken::Open("--http-token-file", options.http_token_file));
     }
-    GuardHttp(*pages->certificates_, std::move(token), http);
+    GuardHttp(*pages->certificates_, std::move(token), Clock::Real(), http);
   }
   const StandbyPages& own = *pages;
   const std::map<std::string, HttpHandler> handlers = {

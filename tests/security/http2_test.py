@@ -165,7 +165,7 @@ class Http2Test(processes.TestCase):
         for _ in range(4):
             self.flood(coordd, calls(whole), None, r"a connection of {} was closed: it has sent more ")
         # Others, and its own first calls, go on.
-        self.assertIn("more than 64 calls at a time", coordd.text())
+        self.assertIn("more than 16 calls at a time", coordd.text())
         client = Connection(coordd.listen, seconds=PATIENCE_S).greeted()
         for _ in range(200):
             self.assertTrue(client.answer())
@@ -186,7 +186,7 @@ class Http2Test(processes.TestCase):
                     client.send(SETTINGS, ACK, 0)
                     client.begin_calls("/coordd.v1.Coordinator/Session", 1000)
             # Those for which there was no place are closed.
-            self.assertTrue(wait_for(lambda: "more than 64 calls at a time" in coordd.text()), coordd.text())
+            self.assertTrue(wait_for(lambda: "more than 16 calls at a time" in coordd.text()), coordd.text())
             met = job.met
             self.assertTrue(wait_for(lambda: job.met > met + 5), coordd.text())
             for client in clients:

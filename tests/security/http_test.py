@@ -79,6 +79,15 @@ class HttpTest(processes.TestCase):
         self.assertEqual(status, 401)
         self.assertIn("not the token", text)
 
+    def test_who_guesses_at_the_token_waits(self):
+        coordd = self.secure_coordd("--http-token-file", self.token_file("open-sesame"))
+        for _ in range(128):
+            self.assertEqual(self.ask(coordd, "/metrics", token="guess")[0], 401)
+        status, text = self.ask(coordd, "/metrics", token="open-sesame")
+        self.assertEqual(status, 401)
+        self.assertIn("wrong tokens for all jobs came from this host: the next one is looked at in", text)
+        self.assertTrue(wait_for(lambda: self.ask(coordd, "/metrics", token="open-sesame")[0] == 200), coordd.text())
+
     def test_a_new_token_counts_at_a_signal_and_what_cannot_be_one_does_not(self):
         path = self.token_file("old")
         coordd = self.secure_coordd("--http-token-file", path)

@@ -361,7 +361,7 @@ TEST(HttpServer, TellsWhoSpeaksNoTlsThatItIsWanted) {
 TEST(HttpServer, TellsWhomItHasRefused) {
   Refusals refusals;
   HttpServerOptions options = On("127.0.0.1");
-  options.may_ask = [](const ClientStream&, const HttpRequest&) {
+  options.may_ask = [](const ClientStream&, const std::string&, const HttpRequest&) {
     return absl::UnauthenticatedError("who are you");
   };
   options.refused = refusals.Noting();

@@ -206,7 +206,7 @@ TEST_F(FrameGuardTest, CallsBesideAConnectionsFirstAreCountedWithThoseOfOthers) 
     }
   };
   for (FrameGuard& guard : guards) fill(guard);
-  EXPECT_EQ(taken, 20 * 64 + SharedBudget::kOpenCallsMax);
+  EXPECT_EQ(taken, 20 * 16 + SharedBudget::kOpenCallsMax);
   // What a connection had is free again at its end, which is not told here.
   guards.erase(guards.begin());
   guards.emplace_back(FrameBounds(), now_, shared);
@@ -216,7 +216,7 @@ TEST_F(FrameGuardTest, CallsBesideAConnectionsFirstAreCountedWithThoseOfOthers) 
 }
 
 TEST_F(FrameGuardTest, WhoseConnectionsEndWithManyCallsUnderWayHasFewForAWhile) {
-  const auto shared = std::make_shared<SharedBudget>(1000, 200, now_);
+  const auto shared = std::make_shared<SharedBudget>(1100, 200, now_);
   const auto most = [&] {
     FrameGuard guard(FrameBounds(), now_, shared);
     EXPECT_THAT(guard.Take(kHello, now_), IsOk());
@@ -226,9 +226,9 @@ TEST_F(FrameGuardTest, WhoseConnectionsEndWithManyCallsUnderWayHasFewForAWhile) 
     return taken;
   };
   EXPECT_EQ(most(), 1024u);
-  EXPECT_EQ(most(), 1024u);  // 40 were left
-  EXPECT_EQ(most(), 64u);
-  EXPECT_EQ(most(), 64u);  // those of each are free
+  EXPECT_EQ(most(), 1024u);  // 92 were left
+  EXPECT_EQ(most(), 16u);
+  EXPECT_EQ(most(), 16u);  // those of each are free
   now_ += absl::Seconds(10);
   EXPECT_EQ(most(), 1024u);
 }
