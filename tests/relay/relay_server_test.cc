@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/test_server.h"
@@ -182,12 +184,14 @@ TEST_F(RelayServerTest, AWorkerThatReadsLateLosesNothing) {
   ASSERT_TRUE(late.Join("train", "late", 1));
   ASSERT_TRUE(late.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
   std::atomic<int> sent = 0;
+  absl::Notification sent_all;
   std::thread sender([&] {
     while (sent < kHeartbeats && late.Heartbeat()) ++sent;
+    sent_all.Notify();
   });
-  // Until it is held up: nobody else tells.
+  // Until it is held up: nobody else tells. Too early a look makes the test easier, not wrong.
   for (int before = -1; std::exchange(before, sent) != sent;)
-    for (int i = 0; i < 300000; ++i) std::this_thread::yield();
+    if (sent_all.WaitForNotificationWithTimeout(absl::Milliseconds(500))) break;
   EXPECT_LT(sent, kHeartbeats);
   int answers = 0;
   while (answers < kHeartbeats && late.Read().has_lease_ack()) ++answers;
