@@ -76,11 +76,18 @@ void CoordinatorSession::Detach(const absl::Status& why, absl::Time now) {
     detached_since_ = now;
     backoff_.Reset();
     tried_ = 0;
+    away_told_ = false;
   }
   link_ = Link::kDetached;
   detached_because_ = why;
   // A pause only when all addresses have been tried.
   next_attempt_ = tried_ % terms_.coordinators == 0 ? now + backoff_.Next() : now;
+}
+
+std::optional<CoordinatorAway> CoordinatorSession::TakeAway(absl::Time now) {
+  if (attached() || away_told_ || now < detached_since_ + kAwayIsNews) return std::nullopt;
+  away_told_ = true;
+  return CoordinatorAway{now - detached_since_, detached_because_, terms_.resume_timeout};
 }
 
 bool CoordinatorSession::HasTimedOut(absl::Time now) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -62,6 +63,9 @@ class CoordinatorSession {
   // Whether a connection that has ended so may be followed by another one.
   bool MayResume(const absl::Status& ended) const;
   void Detach(const absl::Status& why, absl::Time now);
+  // Once, when it has been away for kAwayIsNews.
+  static constexpr absl::Duration kAwayIsNews = absl::Seconds(10);
+  std::optional<CoordinatorAway> TakeAway(absl::Time now);
   bool HasTimedOut(absl::Time now) const;
   std::string TimeoutText() const;  // one phrase
   // Opens the next stream if it is time to; the resume has to follow.
@@ -100,6 +104,7 @@ class CoordinatorSession {
   Backoff backoff_;
   absl::Time detached_since_;
   absl::Status detached_because_;
+  bool away_told_ = false;
   absl::Time next_attempt_ = absl::InfiniteFuture();
   int64_t tried_ = 0;  // addresses, since the connection was lost
   Heartbeats heartbeats_;

@@ -166,6 +166,12 @@ struct TraceEnd {
 struct OpenStream {
   int64_t stream = 0;  // 1, 2, 3, …
 };
+// coordd does not come back, so far: told once, for people, of each time that it is away.
+struct CoordinatorAway {
+  absl::Duration since;
+  absl::Status why;         // of the last attempt, in gRPC's words
+  absl::Duration patience;  // in all, from when it went
+};
 struct CloseStream {};   // after what was sent
 struct WorkFinished {};  // all is, that was to be before a goodbye that is held
 struct Stopped {};       // nothing is pending, nothing will follow
@@ -173,6 +179,6 @@ using WorkerEffect =
     std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
                  LaunchBatch, FailTensor, AbortExecution, GenerationEnded, GenerationInterrupted,
                  NewcomersWait, DrainNoticed, EnterGeneration, TraceBegin, TraceEnd, OpenStream,
-                 CloseStream, WorkFinished, Stopped>;
+                 CoordinatorAway, CloseStream, WorkFinished, Stopped>;
 
 }  // namespace coordd

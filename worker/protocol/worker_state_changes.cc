@@ -262,6 +262,7 @@ bool WorkerState::MayResume(const absl::Status& ended) const {
 void WorkerState::Detach(const absl::Status& why, const WorkerTurn& turn) {
   if (attached()) trace_.End(/*send=*/false, ForTrace(turn));  // nobody collects it any more
   session_.Detach(why, turn.now);
+  if (auto away = session_.TakeAway(turn.now)) turn.out.push_back(*std::move(away));
   succession_.DropHeldAbort();  // as if it had not been heard: coordd says it again
   succession_.ForgetQuestion();
   leaving_.RepeatGoodbye();

@@ -416,6 +416,10 @@ void Control::Do(OpenStream& action) {
                     }});
 }
 
+void Control::Do(CoordinatorAway& action) {
+  if (hooks_.coordinator_away != nullptr) hooks_.coordinator_away(action);
+}
+
 void Control::Do(CloseStream&) { link_->Close(); }
 
 void Control::Do(WorkFinished&) { hooks_.work_finished(); }

@@ -55,6 +55,7 @@ struct ControlHooks {
   std::function<WrittenReport()> stored = {};
   std::function<void()> work_finished = {};  // what was to be before a goodbye that is held
   std::function<void()> stopped;             // the goodbye is said, or forced; nothing follows
+  std::function<void(const CoordinatorAway&)> coordinator_away = {};
 };
 
 // WorkerState is stepped under a lock, by the thread "control" (messages, deadlines, reports,
@@ -155,6 +156,7 @@ class Control {
   void Do(DrainNoticed& action);
   void Do(EnterNext& action);
   void Do(OpenStream& action);
+  void Do(CoordinatorAway& action);
   void Do(CloseStream& action);
   void Do(WorkFinished& action);
   void Do(Stopped& action);

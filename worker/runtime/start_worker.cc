@@ -4,9 +4,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/coordinator_failure.h"
 #include "common/grpc/coordinator_probe.h"
+#include "common/grpc/own_certificate.h"
 #include "common/machine/build_info.h"
 #include "worker/coordinator/auto_coordinator.h"
 #include "worker/coordinator/coordinator_channels.h"
@@ -50,6 +53,15 @@ absl::StatusOr<WorkerOptions> Resolve(WorkerOptions options, Clock& clock) {
   return options;
 }
 
+void TellAway(const WorkerOptions& options, const CoordinatorAway& away) {
+  absl::Status why = CheckOwnCertificate(options.tls, TlsSide::kClient);
+  if (why.ok()) why = CoordinatorFailure(/*probe=*/nullptr).Last(away.why);
+  COORDD_LOG(kWarning, "coordd at ", options.coordinator.ToString(), " has been away for ",
+             DurationText(away.since), ": ", why.message(),
+             "; the ranks of this node ask again until it has been away for ",
+             DurationText(away.patience));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wanted, Clock& clock) {
@@ -68,6 +80,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
       return ProbeCoordinator(options.coordinator, options.tls, kProbeWithin, clock);
     };
   }
+  seams.coordinator_away = [options](const CoordinatorAway& away) { TellAway(options, away); };
   seams.store_record = std::make_shared<StoreRecord>();
   seams.store = NewGrpcStore([channels] { return channels->Current(); },
                              {options.job, options.token}, clock, seams.store_record);

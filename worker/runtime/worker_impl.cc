@@ -97,11 +97,10 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<GenerationPlane> plane,
                           MakeDataPlane(session.membership));
   std::function<void(std::unique_ptr<BatchJob>, BatchDone)> interrupted;
-  if (options_.on_failure == OnFailure::kContinue) {
+  if (options_.on_failure == OnFailure::kContinue)
     interrupted = [&r](std::unique_ptr<BatchJob> batch, BatchDone done) {
       r.control->BatchInterrupted(std::move(batch), std::move(done));
     };
-  }
   r.completion = std::make_unique<Completion>(
       plane->executor->backend_name(), r.names, r.metrics, r.trace, clock_,
       CompletionHooks{[&r](LaneId lane, ScratchLoan loan) {
@@ -130,7 +129,8 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
             MutexLock lock(&mu_);
             ending_.NoteStopped();
             changed_.NotifyAll();
-          }});
+          },
+          place.placement.local_rank == 0 ? r.seams.coordinator_away : nullptr});
   // Control first: the lease must not run out while the data plane connects.
   r.completion->Start();
   r.control->Start(std::move(session.early));

@@ -33,6 +33,8 @@ class WorkerMetrics;
 struct WorkerSeams {
   LinkFactory make_link;
   std::function<absl::Status()> probe_coordinator;  // of JoinRequest; may be nullptr
+  // Tells people, for all ranks of the node; may be nullptr. Must not block.
+  std::function<void(const CoordinatorAway&)> coordinator_away = nullptr;
   std::unique_ptr<Store> store;
   std::shared_ptr<StoreRecord> store_record = std::make_shared<StoreRecord>();  // of `store`
   std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "tests/support/start_time.h"
 
 namespace coordd {
@@ -94,6 +96,22 @@ TEST_F(CoordinatorSessionTest, AdoptsTheEpochOfALaterCoorddAndNoneOfAnEarlierOne
   EXPECT_EQ(session_.Hears(1, 6).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(session_.Hears(1, 9).value(), true);
   EXPECT_EQ(session_.epoch(), Epoch{9});
+}
+
+TEST_F(CoordinatorSessionTest, ThatItIsAwayIsNewsOnceEachTime) {
+  EXPECT_FALSE(session_.TakeAway(kStart + absl::Hours(1)).has_value());
+  for (absl::Time lost : {kStart, kStart + absl::Hours(1)}) {
+    const absl::Time due = lost + CoordinatorSession::kAwayIsNews;
+    Detach(lost);
+    EXPECT_FALSE(session_.TakeAway(due - absl::Milliseconds(1)).has_value());
+    const std::optional<CoordinatorAway> away = session_.TakeAway(due);
+    ASSERT_TRUE(away.has_value());
+    EXPECT_EQ(away->since, CoordinatorSession::kAwayIsNews);
+    EXPECT_EQ(away->why.message(), "broken");
+    EXPECT_EQ(away->patience, LastingTerms().resume_timeout);
+    EXPECT_FALSE(session_.TakeAway(due + absl::Minutes(1)).has_value());
+    session_.Reattach(due);
+  }
 }
 
 TEST_F(CoordinatorSessionTest, ANewSessionHasAWholeLease) {
