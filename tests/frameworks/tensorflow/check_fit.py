@@ -57,6 +57,13 @@ def check_different_models_are_named():
     assert "[5, 9]" in found or "[5, 10]" in found, found
 
 
+def check_an_optimizer_is_an_object():
+    expect_error(ValueError, "found the class Adam: call it", lambda: hvd.DistributedOptimizer(keras.optimizers.Adam))
+    expect_error(ValueError, "keras.optimizers.get('adam')", lambda: hvd.DistributedOptimizer("adam"))
+    expect_error(ValueError, "such as keras.optimizers.Adam(0.001), found int", lambda: hvd.DistributedOptimizer(1))
+    expect_error(AttributeError, "import coordd.keras", lambda: coordd.tensorflow.callbacks)
+
+
 def check_metrics_are_averaged():
     seen = {}
 
