@@ -16,7 +16,7 @@ PACKAGE = os.path.join(ROOT, "client", "python")
 sys.path.insert(0, PACKAGE)
 
 import coordd  # noqa: E402
-from coordd import _basics, _library, _memory, _native, _prepared_store, exceptions, process_sets  # noqa: E402
+from coordd import _basics, _library, _memory, _native, _prepared_store, elastic, exceptions, process_sets  # noqa: E402
 
 
 def python(code, folder=PACKAGE, **environment):
@@ -171,6 +171,15 @@ class Errors(unittest.TestCase):
     def test_they_can_be_pickled(self):
         error = pickle.loads(pickle.dumps(exceptions.HorovodInternalError("rank 3 was lost", "ABORTED")))
         self.assertEqual((str(error), error.rank), ("rank 3 was lost", 3))
+
+
+class Elastic(unittest.TestCase):
+
+    def test_a_forgotten_init_is_not_taken_for_the_end_of_a_job(self):
+        state = elastic.ObjectState(lambda obj, root_rank=0: _basics.worker() and obj, _basics.rank, epoch=0)
+        with self.assertRaises(exceptions.HorovodInternalError) as raised:
+            elastic.run_fn(lambda state: None, lambda: None)(state)
+        self.assertEqual(str(raised.exception), "coordd is not initialised: call init() first")
 
 
 class ProcessSets(unittest.TestCase):

@@ -40,10 +40,10 @@ def digits():
 class Crash(keras.callbacks.Callback):
     def __init__(self, rank, epoch):
         super().__init__()
-        self.rank, self.epoch = rank, epoch
+        self.mine, self.epoch = hvd.rank() == rank, epoch  # whoever has this rank later on lives
 
     def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch and hvd.rank() == self.rank:
+        if epoch == self.epoch and self.mine:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

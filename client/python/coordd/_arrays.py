@@ -52,8 +52,8 @@ def broadcast(named: Sequence[Tuple[str, numpy.ndarray]], root_rank: int, proces
     """Fills all of the arrays, which are contiguous and writable, with the root's; all at once."""
     if len(named) == 0:
         return
-    works = [(_submit("coordd_broadcast_async", name, array.reshape(-1), array, (ctypes.c_int32(root_rank),), process_set), array)
-             for name, array in named]
+    works = [(_submit("coordd_broadcast_async", name, array if 0 < array.ndim <= 8 else array.reshape(-1), array,
+                      (ctypes.c_int32(root_rank),), process_set), array) for name, array in named]
     failure = None
     for work, array in works:
         try:

@@ -227,6 +227,8 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
                 except HorovodInternalError as error:
                     if _basics.goes_on():  # others may not have failed: nothing that all ranks take back
                         raise
+                    if error.code == "FAILED_PRECONDITION" and not _basics.is_initialized():
+                        raise  # the program has not called init(): nothing has happened to the job
                     _basics.heed_the_end()
                     state.restore()
                     if error.code != "GENERATION_CHANGED":

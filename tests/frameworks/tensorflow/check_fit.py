@@ -6,6 +6,7 @@ import tempfile
 import keras
 import numpy
 from check_operations import expect_error
+from ranks import on_sizes
 
 import coordd.keras as hvd
 import coordd.tensorflow.keras
@@ -43,6 +44,24 @@ def check_the_first_step_is_that_of_the_root():
         again.set_weights(wanted)
         again.fit(*data(), batch_size=16, epochs=1, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(root)])
         assert same_everywhere(again.get_weights())
+
+
+@on_sizes(2, 3)
+def check_different_models_are_named():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(8 + hvd.rank(), name="own"), keras.layers.Dense(3)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    found = expect_error(hvd.HorovodInternalError, "own/kernel on this rank: all ranks need the same model",
+                         lambda: model.fit(*data(), verbose=0, callbacks=[start]))
+    assert "[5, 9]" in found or "[5, 10]" in found, found
+
+
+def check_an_optimizer_is_an_object():
+    expect_error(ValueError, "found the class Adam: call it", lambda: hvd.DistributedOptimizer(keras.optimizers.Adam))
+    expect_error(ValueError, "keras.optimizers.get('adam')", lambda: hvd.DistributedOptimizer("adam"))
+    expect_error(ValueError, "such as keras.optimizers.Adam(0.001), found int", lambda: hvd.DistributedOptimizer(1))
+    expect_error(AttributeError, "import coordd.keras", lambda: coordd.tensorflow.callbacks)
 
 
 def check_metrics_are_averaged():

@@ -38,6 +38,7 @@ def expect_error(kind, text, call):
         call()
     except kind as error:
         assert text in str(error), error
+        return str(error)
     else:
         raise AssertionError(f"expected {kind.__name__} with {text!r}")
 

@@ -365,6 +365,15 @@ class Losses(ProgramTest):
                 status, said = self.run_program(["-np", "3", "--min-np", "2"], LOSS_IN_FIT, mode)
                 self.assertEqual((status, said.count("went on with 2 ranks")), (0, 2), said)
 
+    def test_a_rank_is_killed_in_fit_on_other_backends(self):
+        for backend in ("jax", "torch"):
+            if importlib.util.find_spec(backend) is None:
+                continue
+            for flags in ([], ["--on-failure", "continue"]):
+                with self.subTest(backend=backend, flags=flags):
+                    status, said = self.run_program(["-np", "3", "--min-np", "2", *flags], LOSS_IN_FIT, "graph", KERAS_BACKEND=backend)
+                    self.assertEqual((status, said.count("went on with 2 ranks")), (0, 2), said)
+
     def test_a_rank_is_killed_and_nothing_is_taken_back(self):
         status, said = self.run_program(["-np", "3", "--min-np", "2", "--on-failure", "continue"], LOSS_IN_FIT, "graph")
         self.assertEqual((status, said.count("went on with 2 ranks")), (0, 2), said)

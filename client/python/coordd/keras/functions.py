@@ -6,7 +6,7 @@ import numpy
 
 from coordd import _arrays, _basics
 from coordd._basics import Average
-from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd.exceptions import HorovodInternalError, InvalidArgumentError, UnsupportedError
 from coordd.keras._reduce import Compression
 from coordd.keras._which import BACKEND, LEGACY, keras
 from coordd.keras.optimizer import Distributed, DistributedOptimizer
@@ -17,12 +17,12 @@ __all__ = ["allgather", "allgather_object", "allreduce", "broadcast", "broadcast
 
 
 def to_array(value: Any) -> numpy.ndarray:
-    """A copy, of a variable, a tensor, an array or a number."""
+    """A contiguous copy, of a variable, a tensor, an array or a number."""
     if LEGACY or BACKEND == "tensorflow":
         value = value.numpy() if hasattr(value, "numpy") else value
     else:
         value = keras.ops.convert_to_numpy(value)
-    return numpy.array(value)
+    return numpy.array(value, order="C")
 
 
 def variables_of(optimizer) -> list:
@@ -33,9 +33,17 @@ def variables_of(optimizer) -> list:
 def broadcast_variables(variables, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> None:
     """Gives all ranks the root's values; the same variables in the same order on all of them."""
     variables = list(variables)
-    arrays = [to_array(variable) for variable in variables]
-    _arrays.broadcast([(f"keras.variable.{index}", array) for index, array in enumerate(arrays)], root_rank, process_set)
-    for variable, array in zip(variables, arrays):
+    named = [(f"keras.variable.{index}", to_array(variable)) for index, variable in enumerate(variables)]
+    try:
+        _arrays.broadcast(named, root_rank, process_set)
+    except HorovodInternalError as error:
+        own = {name: getattr(variable, "path", None) or variable.name for (name, _), variable in zip(named, variables)}
+        if error.code != "INVALID_ARGUMENT" or error.tensor not in own:
+            raise
+        # Names of Keras's differ between ranks that have made other models before, so they cannot travel as the tensor's.
+        raise HorovodInternalError(f"{error}; it is {own[error.tensor]} on this rank: all ranks need the same model and optimizer",
+                                   error.code, error.rank, error.tensor, error.generation) from None
+    for variable, (_, array) in zip(variables, named):
         variable.assign(array)
 
 

@@ -133,9 +133,7 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
     """
     if isinstance(optimizer, Distributed):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already", "INVALID_ARGUMENT")
-    if not isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(optimizer, "apply_gradients"):
-        raise InvalidArgumentError(f"expected an optimizer of {keras.__name__} {keras.__version__}, found "
-                                   f"{type(optimizer).__name__}", "INVALID_ARGUMENT")
+    _refuse_others(optimizer)
     options = _reduce.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                       process_set, scale_local_gradients)
     factor = _accumulate(optimizer, backward_passes_per_step, average_aggregated_gradients)
@@ -150,6 +148,17 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
                              ("__class__", _distributed_class(type(optimizer)))):  # type: ignore[arg-type]
         object.__setattr__(optimizer, attribute, value)  # Keras tracks what is set the usual way
     return optimizer
+
+
+def _refuse_others(optimizer) -> None:
+    """compile() makes optimizers of names and of classes; here the object is needed whose class is to change."""
+    expected = f"expected an optimizer of {keras.__name__} {keras.__version__}, such as keras.optimizers.Adam(0.001), found "
+    if isinstance(optimizer, type):
+        raise InvalidArgumentError(f"{expected}the class {optimizer.__name__}: call it", "INVALID_ARGUMENT")
+    if isinstance(optimizer, str):
+        raise InvalidArgumentError(f"{expected}the name {optimizer!r}: keras.optimizers.get({optimizer!r}) makes one", "INVALID_ARGUMENT")
+    if not isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(optimizer, "apply_gradients"):
+        raise InvalidArgumentError(f"{expected}{type(optimizer).__name__}", "INVALID_ARGUMENT")
 
 
 def _accumulate(optimizer, passes: int, average: bool) -> float:

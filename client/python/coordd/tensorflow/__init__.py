@@ -35,4 +35,5 @@ def __getattr__(name: str):
     if name == "SyncBatchNormalization":  # the only part that needs Keras
         from coordd.tensorflow.sync_batch_norm import SyncBatchNormalization
         return SyncBatchNormalization
-    raise AttributeError(f"module 'coordd.tensorflow' has no attribute {name!r}")
+    hint = "; import coordd.keras as hvd for Keras's fit()" if name in ("callbacks", "load_model") else ""
+    raise AttributeError(f"module 'coordd.tensorflow' has no attribute {name!r}{hint}")
