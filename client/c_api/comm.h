@@ -55,7 +55,7 @@ extern "C" {
  * after other things from time to time, as an interpreter after its signals. COORDD_OK: it is
  * complete, *work is NULL. Otherwise *work is NULL when it has failed, with the status returned; it
  * is the work, to be released, when it goes on, perhaps until a moment ago: DEADLINE_EXCEEDED; then
- * coordd_work_wait tells its status. Without mapped memory it waits for the end.
+ * coordd_work_wait tells its status.
  *
  * In their result (coordd_work_result) the shape is one number, the elements of the output. */
 typedef struct coordd_comm coordd_comm_t;

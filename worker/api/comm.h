@@ -68,7 +68,7 @@ class Comm {
   virtual absl::Status Run(const CommCall& call) = 0;
   // Run for a caller that looks after other things from time to time. Returns nullptr when the call
   // has ended well; what goes on after `most`, or has ended a moment ago, and is waited for like
-  // any work. Without mapped memory it comes back when the call has ended.
+  // any work.
   virtual absl::StatusOr<std::shared_ptr<Work>> RunFor(const CommCall& call,
                                                        absl::Duration most) = 0;
   // Run without waiting: what Run would return is the work's status, but for INVALID_ARGUMENT,

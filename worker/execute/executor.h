@@ -102,15 +102,20 @@ class Executor {
 
   // Comms (worker/api/comm.h), by threads of the program. Thread-safe, once connected;
   // executor_comms.cc. Opens a lane among these ranks. nullptr: they exchange messages, by
-  // RunDirect. ABORTED; RESOURCE_EXHAUSTED.
+  // BeginDirect. ABORTED; RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<MappedLane>> OpenComm(LaneId lane, std::vector<Rank> ranks);
   // `mapped`: what OpenComm has returned, if its last collective ended well.
   void CloseComm(LaneId lane, std::shared_ptr<MappedLane> mapped);
-  // Executes one collective of the lane, and drives the data plane meanwhile if nobody else does.
-  // At the deadline, and some time after the end of the generation, the data plane is aborted: its
+  // Begins one collective of the lane; GoOnDirect has to follow until it has ended. nullptr: the
+  // data plane has stopped.
+  std::shared_ptr<DirectRun> BeginDirect(CollectiveArgs args, absl::Time deadline);
+  // Goes on with it until `pause` at most, by one thread at a time, and drives the data plane
+  // meanwhile if nobody else does. nullopt: it has not ended; the executor's thread drives it. At
+  // its deadline, and some time after the end of the generation, the data plane is aborted: its
   // buffers would otherwise stay in use. Statuses: as CollectiveBackend::Launch and its `done`;
   // DEADLINE_EXCEEDED.
-  absl::Status RunDirect(CollectiveArgs args, absl::Time deadline, const GenerationEnd& end);
+  std::optional<absl::Status> GoOnDirect(DirectRun& run, absl::Time pause,
+                                         const GenerationEnd& end);
   // Thread-safe, does not wait: executes one collective of a lane that no batch is on, in a group
   // of DefineGroup's. `done` is called once: from the thread in the driver's seat, or at once when
   // the data plane has stopped.
@@ -210,7 +215,7 @@ class Executor {
   void Take(CommClosed& closed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(std::shared_ptr<DirectRun>& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(Exchange& exchange) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  void DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept
+  void DriveDirect(const DirectRun& run, const std::function<bool()>& stops) noexcept
       ABSL_UNLOCK_FUNCTION(seat_);
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) { return at_backend_.empty(); }
   bool LeavesSomething() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);

@@ -48,6 +48,10 @@ struct CommOpening {
 struct DirectRun {
   CollectiveArgs args;  // taken by the seat
 
+  // Touched by whoever goes on with it.
+  absl::Time deadline, give_up;
+  bool gave_up = false;
+
   // Thread-safe by itself: set under mu.
   std::atomic<bool> ended = false;
 
@@ -104,36 +108,46 @@ void Executor::Take(CommClosed& closed) {
   }
 }
 
-absl::Status Executor::RunDirect(CollectiveArgs args, absl::Time deadline,
-                                 const GenerationEnd& end) {
+std::shared_ptr<DirectRun> Executor::BeginDirect(CollectiveArgs args, absl::Time deadline) {
   auto run = std::make_shared<DirectRun>();
   run->args = std::move(args);
-  if (!inbox_.PushUnbounded(run)) return DataPlaneStopped();
+  run->deadline = run->give_up = deadline;
+  if (!inbox_.PushUnbounded(run)) return nullptr;
   CallDriver(/*waiter_comes=*/true);
-  absl::Time give_up = deadline;
-  const std::function<bool()> gives_up = [&] {
-    const absl::Time now = clock_.Now();
-    if (end.ended()) give_up = std::min(give_up, now + kGraceAfterEnd);
-    return now >= give_up;
+  return run;
+}
+
+std::optional<absl::Status> Executor::GoOnDirect(DirectRun& run, absl::Time pause,
+                                                 const GenerationEnd& end) {
+  const auto has_ended = [&run] { return run.ended.load(std::memory_order_acquire); };
+  const auto gives_up = [&](absl::Time now) {
+    if (end.ended()) run.give_up = std::min(run.give_up, now + kGraceAfterEnd);
+    return now >= run.give_up;
   };
-  bool gave_up = false;
-  while (!run->ended.load(std::memory_order_acquire)) {
-    if (seat_.TryTake()) DriveDirect(*run, gives_up);
-    if (run->ended.load(std::memory_order_acquire)) break;
-    if (!gave_up && gives_up()) {
-      gave_up = true;
+  const std::function<bool()> stops = [&] {
+    const absl::Time now = clock_.Now();
+    return gives_up(now) || now >= pause;
+  };
+  while (!has_ended()) {
+    if (seat_.TryTake()) DriveDirect(run, stops);
+    if (has_ended()) break;
+    const absl::Time now = clock_.Now();
+    if (!run.gave_up && gives_up(now)) {
+      run.gave_up = true;
       Abort();
     }
+    if (now >= pause) {
+      seat_.Decline();
+      return std::nullopt;
+    }
     // Somebody else drives, the executor's thread if nobody does.
-    const absl::Time look = clock_.Now() + kLook;
-    MutexLock lock(&run->mu);
-    clock_.Await(
-        &run->mu, &run->changed, [&] { return run->ended.load(std::memory_order_acquire); }, look);
+    MutexLock lock(&run.mu);
+    clock_.Await(&run.mu, &run.changed, has_ended, std::min(pause, now + kLook));
   }
-  MutexLock lock(&run->mu);
-  if (gave_up && !run->status.ok() && clock_.Now() >= deadline)
+  MutexLock lock(&run.mu);
+  if (run.gave_up && !run.status.ok() && clock_.Now() >= run.deadline)
     return absl::DeadlineExceededError("not every member was through with it in time");
-  return run->status;
+  return run.status;
 }
 
 void Executor::Take(std::shared_ptr<DirectRun>& run) {
@@ -187,12 +201,12 @@ void Executor::Take(Exchange& exchange) {
   std::move (*done)(launched);
 }
 
-void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept {
+void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& stops) noexcept {
   IdleWait wait(options_.polling_threads, options_.cores);
   while (!run.ended.load(std::memory_order_acquire)) {
     if (Sweep()) {
       wait.Reset();
-    } else if (idle() || (WaitForMore(wait) && gives_up())) {
+    } else if (idle() || (WaitForMore(wait) && stops())) {
       break;
     }
   }

@@ -145,7 +145,12 @@ absl::Status CommExecution::Run(const CommCall& call) {
 }
 
 std::optional<absl::Status> CommExecution::Go(absl::Duration most) {
-  if (needs_.mapped == nullptr) return Finish(RunByMessages());
+  if (needs_.mapped == nullptr) {
+    std::optional<absl::Status> ended = GoByMessages(most);
+    if (!ended.has_value()) return std::nullopt;
+    direct_.reset();
+    return Finish(*std::move(ended));
+  }
   if (inline_.has_value()) {
     std::optional<absl::Status> ended = Await(*inline_, most);
     if (!ended.has_value()) return std::nullopt;
@@ -214,11 +219,19 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
   }
 }
 
-absl::Status CommExecution::RunByMessages() {
+std::optional<absl::Status> CommExecution::GoByMessages(absl::Duration most) {
   GenerationPlane& plane = *needs_.plane;
-  const absl::Time deadline = needs_.clock->Now() + needs_.timeout;
-  const absl::Status status = plane.executor->RunDirect(args_, deadline, plane.end);
-  if (status.ok()) return status;
+  const absl::Time now = needs_.clock->Now();
+  if (direct_ == nullptr) direct_ = plane.executor->BeginDirect(args_, now + needs_.timeout);
+  const std::optional<absl::Status> ended =
+      direct_ == nullptr ? absl::AbortedError("the data plane has stopped")
+                         : plane.executor->GoOnDirect(*direct_, now + most, plane.end);
+  if (!ended.has_value() || ended->ok()) return ended;
+  return FailureByMessages(*ended);
+}
+
+absl::Status CommExecution::FailureByMessages(const absl::Status& status) const {
+  GenerationPlane& plane = *needs_.plane;
   if (plane.end.ended()) return plane.end.status();
   needs_.report_failure(status);
   // Nobody else can execute anything either.

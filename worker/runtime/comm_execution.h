@@ -55,8 +55,6 @@ class CommExecution {
 
   const Needs& needs() const { return needs_; }
   int32_t size() const { return static_cast<int32_t>(needs_.ranks.size()); }
-  // Whether Go returns after a while.
-  bool has_slices() const { return needs_.mapped != nullptr; }
   absl::Status Named(const absl::Status& status) const;
 
   // Thread-safe. INVALID_ARGUMENT.
@@ -67,7 +65,7 @@ class CommExecution {
   // Begins a call and goes on with it to its end.
   absl::Status Run(const CommCall& call);
   // Goes on with the call that has begun, for so long at most, whatever it waits for: nullopt then.
-  // By messages to its end. Statuses: as Comm::Run.
+  // Statuses: as Comm::Run.
   std::optional<absl::Status> Go(absl::Duration most);
 
  private:
@@ -85,7 +83,8 @@ class CommExecution {
   bool IsInVain(const Collective& run) const;
   template <typename Collective>
   absl::Status Lateness(const Collective& run) const;
-  absl::Status RunByMessages();
+  std::optional<absl::Status> GoByMessages(absl::Duration most);
+  absl::Status FailureByMessages(const absl::Status& status) const;
   absl::Status Finish(absl::Status status);
   void Divide() const;
   void Count(const absl::Status& status);
@@ -98,9 +97,10 @@ class CommExecution {
   CollectiveArgs args_;               // kept, with what its lists have room for
   std::optional<CommCall> prepared_;  // what args_ are of: programs say the same again and again
   bool scaled_ = false;               // the average of the last call was made in passing
-  // Of the call that goes on, over mapped memory, one of these.
+  // Of the call that goes on, one of these; the first two over mapped memory.
   std::optional<NodeInlineRun> inline_;
   std::optional<NodeCollectiveRun> run_;
+  std::shared_ptr<DirectRun> direct_;
   absl::Time deadline_;  // of the call; InfinitePast: not known before it matters
   absl::Status failure_;
   std::array<std::shared_ptr<WorkerMetrics::Tally>, 32> tallies_;  // by kind; nullptr: none yet

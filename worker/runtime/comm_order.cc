@@ -114,7 +114,6 @@ void CommOrder::HandOver() {
 
 void CommOrder::Drive(const Work& work, absl::Time deadline) {
   const bool for_ever = deadline == absl::InfiniteFuture();
-  if (!for_ever && !execution_.has_slices()) return;
   bool in_time = true;
   while (in_time && !work.done()) {
     {

@@ -206,6 +206,8 @@ int main(int argc, char** argv) {
   try {
     coordd::Worker worker = coordd::Worker::Start();
     const bool maps = argc == 2 && std::string(argv[1]) == "auto";
+    const bool nodes = argc == 2 && std::string(argv[1]) == "nodes";
+    CHECK(!nodes || worker.local_size() == 1);
     {
       Comm comm = worker.MakeComm("test");
       TestStarting(comm);
@@ -213,7 +215,7 @@ int main(int argc, char** argv) {
       TestTenThousand(comm);
       TestCallbacks(comm);
     }
-    if (maps) TestSlices(worker);
+    TestSlices(worker);
     worker.Barrier();
     if (worker.size() == 3 && maps) TestLeaving(worker);
     worker.Shutdown(std::chrono::seconds(10));

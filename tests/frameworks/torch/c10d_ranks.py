@@ -5,7 +5,8 @@
 For each of the sizes so many ranks are forked, since torch takes seconds to import: init_process_group("coordd"), then every function of
 the given modules whose name starts with ``check_``, in their order in the file, on all ranks in step. The first that fails anywhere
 prints its traceback and ends the run. COORDD_TEST_ONLY: a part of the names of what is run;
-COORDD_TEST_NAMES=1: says how long each has taken. COORDD_TEST_DEVICE=cuda: on GPUs, but for what is marked by on_host; ranks may share
+COORDD_TEST_NAMES=1: says how long each has taken. COORDD_TEST_NODES=1: each rank is a node of its own, as for
+check_c10d_nodes. COORDD_TEST_DEVICE=cuda: on GPUs, but for what is marked by on_host; ranks may share
 one.
 """
 
@@ -116,7 +117,7 @@ def be_rank(rank, size, folder):
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
         torch.set_num_threads(1)
         own_device(rank)
-        if sys.argv[2:] == ["check_c10d_nodes"]:
+        if sys.argv[2:] == ["check_c10d_nodes"] or os.environ.get("COORDD_TEST_NODES"):
             os.environ["COORDD_NODE_ID"] = f"node-{rank}"
         dist.init_process_group("coordd", init_method=f"file://{folder}/store", rank=rank, world_size=size,
                                 timeout=datetime.timedelta(seconds=120))
