@@ -12,7 +12,9 @@
 What Keras has compiled stays: the next fit() does not trace anew.
 """
 
-from typing import Any, Callable
+from typing import Any, Callable, List
+
+import numpy
 
 from coordd import _basics
 from coordd._translated import translated
@@ -41,6 +43,11 @@ class KerasState(VariablesState):
         if own is not None and not getattr(own, "built", True) and model.built and hasattr(own, "build"):
             own.build(model.trainable_variables)
         super().__init__(lambda: list(model.variables) + ([] if own is None else variables_of(own)), to_array, **kwargs)
+
+    def _arrays(self) -> List[numpy.ndarray]:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # in fit() on JAX the values are in Keras's own hands, and the variables have none
+        return super()._arrays()
 
 
 class CommitStateCallback(keras.callbacks.Callback):
