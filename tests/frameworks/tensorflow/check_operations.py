@@ -168,6 +168,16 @@ def check_who_this_rank_is():
     expect(hvd.process_set_included_op(), tf.constant(1))
 
 
+@tf.function
+def _gradient_of_several_gathers(process_set):
+    """Which each ask for the rank's place in the set."""
+    x = tf.ones([hvd.rank() + 1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = sum(tf.reduce_sum(hvd.allgather(x * factor, process_set=process_set)) for factor in range(1, 9))
+    return tape.gradient(loss, x)
+
+
 @on_sizes(3, 4)
 def check_process_sets():
     odd = hvd.add_process_set([rank for rank in range(hvd.size()) if rank % 2 or rank == 0])
@@ -175,6 +185,7 @@ def check_process_sets():
     expect(hvd.process_set_included_op(odd.process_set_id), tf.constant(int(odd.included())))
     if odd.included():
         expect(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, process_set=odd), tf.constant([float(odd.size())]))
+        expect(_gradient_of_several_gathers(odd), tf.fill([hvd.rank() + 1, 2], 36.0))
         expect(hvd.allgather(tf.constant([hvd.rank()]), process_set=odd), tf.constant(odd.ranks))
         hvd.barrier(process_set=odd)
     else:
