@@ -99,7 +99,9 @@ def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1,
     for array in arrays:
         _check_dtype(array.dtype, name, kind, op)
     results = [jax.ShapeDtypeStruct(shape, array.dtype) for shape, array in zip(shapes, arrays)]
-    return list(jax.ffi.ffi_call("coordd", results, has_side_effect=True)(
+    # Under jax.vmap what goes element by element travels with all of the batch, the rest one after the other.
+    vmap_method = "broadcast_all" if kind in (_ALLREDUCE, _BROADCAST) else "sequential"
+    return list(jax.ffi.ffi_call("coordd", results, has_side_effect=True, vmap_method=vmap_method)(
         *arrays, kind=numpy.int32(kind), name=wire_name(name, _MOST_BYTES).decode(errors="replace"), reduce_op=numpy.int32(op),
         root_rank=numpy.int32(root_rank), process_set=numpy.int32(process_set), prescale_factor=numpy.float64(prescale),
         postscale_factor=numpy.float64(postscale)))
