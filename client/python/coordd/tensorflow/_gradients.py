@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from coordd import _basics
 from coordd._arguments import check_optimizer
+from coordd._names import without
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.tensorflow import _calls, _framework, mpi_ops
@@ -79,11 +80,15 @@ def reduce_gradients(gradients: Sequence, options: Options, name: str, variables
     how = _calls.Reduction(_basics.native_op(options.op), 1.0 / options.gradient_predivide_factor,
                            options.gradient_predivide_factor * factor, options.process_set)
     parts = _partition(places, variables, options.groups)
+    if parts is None and places and (tf.executing_eagerly() or _framework.under_xla()):
+        parts = [places]
     if parts is None:
-        together = tf.executing_eagerly() or _framework.under_xla()
-        parts = [places] if together and places else [[place] for place in places]
-    for number, part in enumerate(parts):
-        _reduce_part(results, part, f"{name}.{number}", options, how)
+        for place in places:
+            _reduce_part(results, [place], f"{name}.{place}", options, how)
+    else:
+        absent = [index for index in range(len(results)) if index not in places]
+        for number, part in enumerate(parts):
+            _reduce_part(results, part, without(f"{name}.{number}", absent), options, how)
     _scale_local(results, local, options, factor)
     return results
 
