@@ -176,6 +176,11 @@ def _exchange(how, array):
     return _call(kind, [array], [shape], name, op, root_rank=root_rank, process_set=process_set)[0]
 
 
+def _rank_now():
+    """This rank when the program runs, which may be another one than when it was traced."""
+    return jax.pure_callback(lambda: numpy.int32(_basics.rank()), jax.ShapeDtypeStruct((), jnp.int32))
+
+
 def _exchange_backward(how, _, gradient):
     """As coordd.torch's and coordd.tensorflow's gradients."""
     kind, name, op, root_rank, process_set, size = how
@@ -191,7 +196,7 @@ def _exchange_backward(how, _, gradient):
         return (_exchange((_ALLGATHER, name, op, 0, process_set, size), scaled),)
     if kind == _BROADCAST:
         (mean,) = _reduce((name, _basics.native_op(Average), 1.0, 1.0, process_set), gradient)
-        return (mean if _basics.rank() == root_rank else jnp.zeros_like(mean),)
+        return (jnp.where(_rank_now() == root_rank, mean, jnp.zeros_like(mean)),)
     return (_exchange((kind, name, op, root_rank, process_set, size), gradient),)
 
 
