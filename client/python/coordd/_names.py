@@ -4,11 +4,15 @@ import hashlib
 import zlib
 from typing import Sequence
 
+from coordd.exceptions import InvalidArgumentError
+
 MAX_BYTES = 512  # kMaxTensorNameBytes
 
 
 def wire_name(name: str, most_bytes: int = MAX_BYTES) -> bytes:
     """The name itself; of a longer one its begin, and a hash of all of it."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"name is {name!r}: expected a string of at least one character", "INVALID_ARGUMENT")
     encoded = name.encode()
     if len(encoded) <= most_bytes:
         return encoded

@@ -25,7 +25,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         self._coordd_name = name_of_new("SyncBatchNormalization") + ".moments"
 
     def _moments(self, inputs, *arguments, **more):
-        if _basics.size() == 1:
+        if _basics.size() == 1 and tf.executing_eagerly():  # what is traced may run when there are more ranks
             return super()._moments(inputs, *arguments, **more)
         mean, variance = super()._moments(inputs, *arguments, **more)
         wide = tf.float64 if mean.dtype == tf.float64 else tf.float32
