@@ -48,11 +48,17 @@ def allreduce(name: str, array: numpy.ndarray, op: int, process_set: ProcessSet 
     return output
 
 
+def _flat(array: numpy.ndarray) -> numpy.ndarray:
+    """The same memory; of a complex number its two parts."""
+    flat = array.reshape(-1)
+    return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+
+
 def broadcast(named: Sequence[Tuple[str, numpy.ndarray]], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Fills all of the arrays, which are contiguous and writable, with the root's; all at once."""
     if len(named) == 0:
         return
-    works = [(_submit("coordd_broadcast_async", name, array.reshape(-1), array, (ctypes.c_int32(root_rank),), process_set), array)
+    works = [(_submit("coordd_broadcast_async", name, _flat(array), array, (ctypes.c_int32(root_rank),), process_set), array)
              for name, array in named]
     failure = None
     for work, array in works:

@@ -107,6 +107,8 @@ def check_saved_models_with_an_optimizer_of_the_program():
         assert type(keras.models.load_model(path).optimizer) is _OwnOptimizer
         loaded = hvd.load_model(path).optimizer
     assert isinstance(loaded, hvd.optimizer.Distributed) and isinstance(loaded, _OwnOptimizer)
+    copied = type(loaded).from_config(loaded.get_config())
+    assert type(copied) is _OwnOptimizer and isinstance(hvd.DistributedOptimizer(copied), hvd.optimizer.Distributed)
 
 
 def check_values():

@@ -198,10 +198,12 @@ def check_objects_and_variables():
     assert hvd.broadcast_object({"rank": hvd.rank()}, root_rank=hvd.size() - 1) == {"rank": hvd.size() - 1}
     assert hvd.broadcast_object_fn()(hvd.rank()) == 0
     assert hvd.allgather_object("x" * hvd.rank()) == ["x" * rank for rank in range(hvd.size())]
-    variables = [tf.Variable(tf.fill([2, 2], float(hvd.rank()))), tf.Variable(hvd.rank(), dtype=tf.int64)]
+    variables = [tf.Variable(tf.fill([2, 2], float(hvd.rank()))), tf.Variable(hvd.rank(), dtype=tf.int64),
+                 tf.Variable(tf.complex(float(hvd.rank()), 1.0))]
     hvd.broadcast_variables(variables, root_rank=hvd.size() - 1)
     expect(variables[0].value(), tf.fill([2, 2], float(hvd.size() - 1)))
     expect(variables[1].value(), tf.constant(hvd.size() - 1, tf.int64))
+    expect(variables[2].value(), tf.complex(hvd.size() - 1.0, 1.0))
     if hvd.rank() == 0:
         expect_error(TypeError, "pickle", lambda: hvd.broadcast_object(check_objects_and_variables.__globals__["tf"].Graph()))
     elif hvd.size() > 1:
@@ -209,6 +211,8 @@ def check_objects_and_variables():
 
 
 def check_what_is_refused():
+    for name in ("", 5, b"name", tf.constant("name")):
+        expect_error(InvalidArgumentError, "expected a string", lambda: hvd.allreduce(tf.ones([1]), name=name))  # noqa: B023
     expect_error(tf.errors.InvalidArgumentError, "a tensor of string cannot travel", lambda: hvd.allreduce(tf.constant("a")))
     expect_error(tf.errors.InvalidArgumentError, "complex", lambda: hvd.allreduce(tf.constant(1j), op=hvd.Max))
     expect_error(ValueError, "average", lambda: hvd.allreduce(tf.ones([1]), average=True, op=hvd.Sum))

@@ -35,6 +35,11 @@ class Distributed:
     _coordd_factor: float
     _coordd_name: str  # of its gradients
 
+    @classmethod
+    def from_config(cls, *arguments, **more):
+        """A plain optimizer: how gradients travel is no part of a configuration."""
+        return cls.__bases__[1].from_config(*arguments, **more)  # type: ignore[attr-defined]
+
     def register_local_var(self, variable) -> None:
         """The gradient of this variable stays this rank's own."""
         self._coordd_local.add(key_of(variable))
