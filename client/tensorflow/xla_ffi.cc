@@ -71,6 +71,27 @@ FfiError* MakeError(const FfiApi* api, coordd_status_t status, const std::string
   return api->error_create(&arguments);
 }
 
+struct FfiWork {
+  coordd_work_t* work = nullptr;
+  std::string name;
+  int64_t output_bytes = 0;  // of XLA's buffer
+};
+
+// Of a work that has ended well: nullptr, unless XLA's buffer is larger than the result. XLA fixes
+// sizes when it compiles, by what the ranks were and brought then.
+FfiError* CheckSize(const FfiApi* api, const FfiWork& work) {
+  coordd_result_t result = COORDD_RESULT_INIT;
+  const coordd_status_t status = Coordd().coordd_work_result(work.work, &result);
+  if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
+  if (result.output_bytes == work.output_bytes) return nullptr;
+  return MakeError(
+      api, COORDD_INVALID_ARGUMENT,
+      "tensor " + work.name + ": the result has " + std::to_string(result.output_bytes) +
+          " bytes, but the program of XLA is for " + std::to_string(work.output_bytes) +
+          ": as many rows are needed on each rank, and after a change of the ranks "
+          "functions have to be traced anew (jax.clear_caches())");
+}
+
 // The tensors of one call, as the library takes them.
 class FfiTensors {
  public:
@@ -107,6 +128,14 @@ class FfiTensors {
   }
   const coordd_tensor_t* data() const { return tensors_.data(); }
   size_t size() const { return tensors_.size(); }
+  // REQUIRES: one work for each of them.
+  std::vector<FfiWork> With(const std::vector<coordd_work_t*>& works) const {
+    std::vector<FfiWork> result;
+    for (size_t i = 0; i < works.size(); ++i) {
+      result.push_back({works[i], names_[i], tensors_[i].output_capacity_bytes});
+    }
+    return result;
+  }
 
  private:
   static int64_t BytesOf(const FfiBuffer& buffer, bool is_complex, int32_t dtype) {
@@ -157,7 +186,7 @@ coordd_status_t SubmitFfiOnHost(const FfiRequest& request, const FfiTensors& ten
 class FfiExecution {
  public:
   FfiExecution(const FfiApi* api, FfiFuture* future, std::unique_ptr<UnderWay> under_way,
-               std::vector<coordd_work_t*> works)
+               std::vector<FfiWork> works)
       : api_(api),
         future_(future),
         under_way_(std::move(under_way)),
@@ -165,8 +194,9 @@ class FfiExecution {
         pending_(works_.size()) {}
 
   void Start() {
-    const std::vector<coordd_work_t*> works = works_;
-    for (coordd_work_t* work : works) Coordd().coordd_work_on_complete(work, &OnComplete, this);
+    const std::vector<FfiWork> works = works_;
+    for (const FfiWork& work : works)
+      Coordd().coordd_work_on_complete(work.work, &OnComplete, this);
   }
 
  private:
@@ -178,7 +208,10 @@ class FfiExecution {
     if (execution->pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) execution->Finish();
   }
   void Finish() {
-    for (coordd_work_t* work : works_) Coordd().coordd_work_release(work);
+    for (const FfiWork& work : works_) {
+      if (error_ == nullptr) error_ = CheckSize(api_, work);
+      Coordd().coordd_work_release(work.work);
+    }
     if (error_ != nullptr) {
       FfiFutureSetError arguments{sizeof(FfiFutureSetError), nullptr, future_, error_};
       api_->future_set_error(&arguments);
@@ -192,7 +225,7 @@ class FfiExecution {
   const FfiApi* const api_;
   FfiFuture* const future_;
   const std::unique_ptr<UnderWay> under_way_;
-  const std::vector<coordd_work_t*> works_;
+  const std::vector<FfiWork> works_;
   std::atomic<size_t> pending_;
   std::atomic<bool> failed_{false};
   FfiError* error_ = nullptr;  // written by the first failure, read by the last completion
@@ -245,26 +278,27 @@ constexpr double kUntilItsDeadline = -1;
 
 // With wait(work). Every work is released, however its wait has ended.
 template <typename Wait>
-FfiError* WaitForEach(const FfiApi* api, const std::vector<coordd_work_t*>& works,
-                      const Wait& wait) {
+FfiError* WaitForEach(const FfiApi* api, const std::vector<FfiWork>& works, const Wait& wait) {
   FfiError* error = nullptr;
-  for (coordd_work_t* work : works) {
-    const coordd_status_t status = wait(work);
-    if (status != COORDD_OK && error == nullptr)
-      error = MakeError(api, status, Coordd().coordd_last_error());
-    Coordd().coordd_work_release(work);
+  for (const FfiWork& work : works) {
+    const coordd_status_t status = wait(work.work);
+    if (error == nullptr) {
+      error = status == COORDD_OK ? CheckSize(api, work)
+                                  : MakeError(api, status, Coordd().coordd_last_error());
+    }
+    Coordd().coordd_work_release(work.work);
   }
   return error;
 }
 
-FfiError* WaitOnStream(const FfiApi* api, const std::vector<coordd_work_t*>& works, void* stream) {
+FfiError* WaitOnStream(const FfiApi* api, const std::vector<FfiWork>& works, void* stream) {
   return WaitForEach(api, works, [stream](coordd_work_t* work) {
     return Coordd().coordd_work_wait_on_stream(work, stream, kUntilItsDeadline);
   });
 }
 
 // Where a call cannot return before its result is there.
-FfiError* WaitHere(const FfiApi* api, const std::vector<coordd_work_t*>& works) {
+FfiError* WaitHere(const FfiApi* api, const std::vector<FfiWork>& works) {
   return WaitForEach(api, works, [](coordd_work_t* work) {
     return Coordd().coordd_work_wait(work, kUntilItsDeadline);
   });
@@ -288,7 +322,7 @@ FfiError* HandleFfiCallOnGpu(FfiCall* call) {
   std::vector<coordd_work_t*> works(tensors.size());
   const coordd_status_t status = SubmitFfi(request, tensors, works.data());
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
-  return WaitOnStream(api, works, device.stream);
+  return WaitOnStream(api, tensors.With(works), device.stream);
 }
 
 FfiError* HandleFfiCall(FfiCall* call) {
@@ -306,11 +340,11 @@ FfiError* HandleFfiCall(FfiCall* call) {
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
   if (works.size() == 1 && works[0] == nullptr) return nullptr;  // it is complete
   if (api->version.minor_version < kFuturesSinceMinor || api->struct_size < sizeof(FfiApi))
-    return WaitHere(api, works);
+    return WaitHere(api, tensors.With(works));
   FfiFutureCreate create{sizeof(FfiFutureCreate), nullptr, nullptr};
   if (FfiError* error = api->future_create(&create); error != nullptr) return error;
   call->future = create.future;
-  (new FfiExecution(api, create.future, std::move(under_way), std::move(works)))->Start();
+  (new FfiExecution(api, create.future, std::move(under_way), tensors.With(works)))->Start();
   return nullptr;
 }
 

@@ -8,7 +8,7 @@
 namespace coordd {
 
 JoinState::Outcome JoinState::Join(Rank rank, absl::Time now, std::vector<FailedTensor>& failed) {
-  if (const std::optional<TensorFault> fault = tombstones_.Take(rank, kJoinName, "")) {
+  if (const std::optional<TensorFault> fault = tombstones_.Take(rank, kJoinName, "", 0)) {
     failed.push_back({ProcessSetId{0}, kJoinName, *fault, {rank}});
     return Outcome::kRefused;
   }

@@ -31,7 +31,8 @@ ReadinessTable::~ReadinessTable() { ForgetAll(); }
 
 void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
                             std::vector<FailedTensor>& failed) {
-  if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
+  if (const std::optional<TensorFault> fault =
+          tombstones_.Take(rank, spec.name, spec.group, spec.group_size)) {
     failed.push_back({process_set_, spec.name, *fault, {rank}});
     Account();
     return;
@@ -106,7 +107,8 @@ void ReadinessTable::Forget(Known& known) {
 
 void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
                             std::vector<FailedTensor>& failed) {
-  if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
+  if (const std::optional<TensorFault> fault =
+          tombstones_.Take(rank, spec.name, spec.group, spec.group_size)) {
     failed.push_back({process_set_, spec.name, *fault, {rank}});
   } else {
     FailReport(rank, spec, {why, rank}, failed);
@@ -345,14 +347,18 @@ void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorF
   if (!groups_.contains(spec.group) && !HasRoom()) return;
   TensorGroup& group = GetOrAddGroup(spec.group, spec.group_size);
   int32_t& named = group.named_by[Index(rank)];
-  named = std::min(named + 1, group.size);
-  FailGroup(groups_.find(spec.group), spec.name, fault, failed);
+  GroupDebt owed{spec.group_size - 1, spec.group_size};  // of a group that is another one here
+  if (spec.group_size == group.size) {
+    named = std::min(named + 1, group.size);
+    owed.count = group.size - named;
+  }
+  FailGroup(groups_.find(spec.group), spec.name, fault, failed, {rank, owed});
 }
 
 void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
                                std::vector<FailedTensor>& failed) {
   if (IsGrouped(entry.spec)) {
-    FailGroup(groups_.find(entry.spec.group), std::string(entry.spec.name), fault, failed);
+    FailGroup(groups_.find(entry.spec.group), std::string(entry.spec.name), fault, failed, {});
     return;
   }
   const RankSet& in = Alone(entry).own;
@@ -362,7 +368,8 @@ void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
 }
 
 void ReadinessTable::FailGroup(TensorGroups::iterator it, absl::string_view culprit,
-                               const TensorFault& fault, std::vector<FailedTensor>& failed) {
+                               const TensorFault& fault, std::vector<FailedTensor>& failed,
+                               const Debtor& debtor) {
   const std::string name = it->first;
   TensorGroup group = std::move(it->second);
   group_bytes_ -= group.cost_bytes;
@@ -377,9 +384,11 @@ void ReadinessTable::FailGroup(TensorGroups::iterator it, absl::string_view culp
         {process_set_, member->spec.name, is_culprit ? fault : with_group, member->in().Ranks()});
     entries_.Erase(*member);
   }
-  for (int32_t& named : group.named_by) named = group.size - named;
-  for (Rank rank : joined_.Ranks()) group.named_by[Index(rank)] = 0;
-  tombstones_.AddGroup(name, with_group, std::move(group.named_by));
+  std::vector<GroupDebt> owed;
+  for (const int32_t named : group.named_by) owed.push_back({group.size - named, group.size});
+  if (debtor.rank != kNobody) owed[Index(debtor.rank)] = debtor.owed;
+  for (Rank rank : joined_.Ranks()) owed[Index(rank)].count = 0;
+  tombstones_.AddGroup(name, with_group, std::move(owed));
 }
 
 // --- Reports that several ranks make together ---

@@ -247,8 +247,13 @@ class ReadinessTable {
   // What ranks that are not in `told` hear when they name the tensor.
   RankSet Owed(const RankSet& told) const { return told.Complement().Without(joined_); }
   void FailEntry(Entry& entry, const TensorFault& fault, std::vector<FailedTensor>& failed);
+  // `debtor`: a rank whose debt is not what the group's size says.
+  struct Debtor {
+    Rank rank = kNobody;
+    GroupDebt owed;
+  };
   void FailGroup(TensorGroups::iterator it, absl::string_view culprit, const TensorFault& fault,
-                 std::vector<FailedTensor>& failed);
+                 std::vector<FailedTensor>& failed, const Debtor& debtor);
   // The entry by itself, of which something is to be said alone: its bundle ends, if it is part of
   // one.
   Entry& Alone(Entry& entry) {

@@ -1,6 +1,6 @@
 #include "server/generation/tombstones.h"
 
-#include <numeric>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +13,12 @@ constexpr int64_t kTombstoneCostBytes = 256;  // containers, status
 int64_t Cost(absl::string_view name, const TensorFault& fault, int64_t owed_bytes) {
   return kTombstoneCostBytes + static_cast<int64_t>(name.size() + fault.status.message().size()) +
          owed_bytes;
+}
+
+int64_t Total(const std::vector<GroupDebt>& owed) {
+  int64_t total = 0;
+  for (const GroupDebt& debt : owed) total += debt.count;
+  return total;
 }
 
 }  // namespace
@@ -32,8 +38,8 @@ void Tombstones::AddTensor(absl::string_view name, const TensorFault& fault, Ran
 }
 
 void Tombstones::AddGroup(absl::string_view group, const TensorFault& fault,
-                          std::vector<int32_t> owed) {
-  const int64_t total = std::accumulate(owed.begin(), owed.end(), int64_t{0});
+                          std::vector<GroupDebt> owed) {
+  const int64_t total = Total(owed);
   if (total == 0) return;
   std::deque<Group>& faults = groups_[group];
   if (faults.size() == kMaxPerName) {
@@ -41,17 +47,17 @@ void Tombstones::AddGroup(absl::string_view group, const TensorFault& fault,
     --groups_count_;
     faults.pop_front();
   }
-  const int64_t cost = Cost(group, fault, static_cast<int64_t>(owed.size() * sizeof(int32_t)));
+  const int64_t cost = Cost(group, fault, static_cast<int64_t>(owed.size() * sizeof(GroupDebt)));
   faults.push_back(Group{fault, std::move(owed), total, cost});
   state_bytes_ += cost;
   ++groups_count_;
 }
 
 std::optional<TensorFault> Tombstones::Take(Rank rank, absl::string_view name,
-                                            absl::string_view group) {
+                                            absl::string_view group, int32_t group_size) {
   if (size() == 0) return std::nullopt;  // nearly always
   std::optional<TensorFault> fault = TakeTensor(rank, name);
-  if (!fault.has_value() && !group.empty()) fault = TakeGroup(rank, group);
+  if (!fault.has_value() && !group.empty()) fault = TakeGroup(rank, group, group_size);
   return fault;
 }
 
@@ -73,16 +79,20 @@ std::optional<TensorFault> Tombstones::TakeTensor(Rank rank, absl::string_view n
   return std::nullopt;
 }
 
-std::optional<TensorFault> Tombstones::TakeGroup(Rank rank, absl::string_view group) {
+std::optional<TensorFault> Tombstones::TakeGroup(Rank rank, absl::string_view group, int32_t size) {
   const auto it = groups_.find(group);
   if (it == groups_.end()) return std::nullopt;
   std::deque<Group>& faults = it->second;
   for (auto tomb = faults.begin(); tomb != faults.end(); ++tomb) {
-    int32_t& owed = tomb->owed[static_cast<size_t>(members_->IndexOf(rank))];
-    if (owed == 0) continue;
-    --owed;
+    GroupDebt& debt = tomb->owed[static_cast<size_t>(members_->IndexOf(rank))];
+    if (debt.count == 0) continue;
+    tomb->total -= debt.count;
+    if (debt.size != size) {  // the rank's group is another than those of the ranks before it
+      debt = {std::max(1, debt.count + size - debt.size), size};
+    }
+    tomb->total += --debt.count;
     const TensorFault fault = tomb->fault;
-    if (--tomb->total == 0) {
+    if (tomb->total == 0) {
       state_bytes_ -= tomb->cost_bytes;
       --groups_count_;
       faults.erase(tomb);
@@ -110,7 +120,7 @@ void Tombstones::Forgive(Rank rank) {
   for (auto it = groups_.begin(); it != groups_.end();) {
     std::deque<Group>& faults = it->second;
     for (Group& tomb : faults) {
-      tomb.total -= std::exchange(tomb.owed[index], 0);
+      tomb.total -= std::exchange(tomb.owed[index].count, 0);
       if (tomb.total != 0) continue;
       state_bytes_ -= tomb.cost_bytes;
       --groups_count_;
@@ -136,7 +146,7 @@ absl::Status Tombstones::CheckConsistency() const {
   }
   for (const auto& [name, faults] : groups_) {
     for (const Group& tomb : faults) {
-      const int64_t total = std::accumulate(tomb.owed.begin(), tomb.owed.end(), int64_t{0});
+      const int64_t total = Total(tomb.owed);
       if (total != tomb.total || total == 0) {
         return absl::InternalError(absl::StrCat("tombstone of group ", name, " miscounts"));
       }

@@ -24,6 +24,12 @@ struct TensorFault {
   Rank blamed = kNobody;
 };
 
+// How many more tensors of a group that failed a rank will name.
+struct GroupDebt {
+  int32_t count = 0;
+  int32_t size = 0;  // of the group, as far as is known: the rank itself may say another one
+};
+
 // Not thread-safe.
 class Tombstones {
  public:
@@ -35,11 +41,13 @@ class Tombstones {
 
   // Each rank of `owed` hears of the fault the next time it names the tensor.
   void AddTensor(absl::string_view name, const TensorFault& fault, RankSet owed);
-  // `owed`: by member, how many more tensors of the group it will name.
-  void AddGroup(absl::string_view group, const TensorFault& fault, std::vector<int32_t> owed);
+  // `owed`: by member.
+  void AddGroup(absl::string_view group, const TensorFault& fault, std::vector<GroupDebt> owed);
 
   // The oldest fault that `rank`, naming this tensor (of this group; empty: alone), has not heard.
-  std::optional<TensorFault> Take(Rank rank, absl::string_view name, absl::string_view group);
+  // `group_size`: of the group, as the rank says.
+  std::optional<TensorFault> Take(Rank rank, absl::string_view name, absl::string_view group,
+                                  int32_t group_size);
 
   // `rank` will not name what it has not named yet: it has joined.
   void Forgive(Rank rank);
@@ -56,12 +64,12 @@ class Tombstones {
   };
   struct Group {
     TensorFault fault;
-    std::vector<int32_t> owed;
-    int64_t total;
+    std::vector<GroupDebt> owed;
+    int64_t total;  // of the counts
     int64_t cost_bytes;
   };
   std::optional<TensorFault> TakeTensor(Rank rank, absl::string_view name);
-  std::optional<TensorFault> TakeGroup(Rank rank, absl::string_view group);
+  std::optional<TensorFault> TakeGroup(Rank rank, absl::string_view group, int32_t size);
 
   const MemberList* members_;
   absl::flat_hash_map<std::string, std::deque<Tensor>> tensors_;

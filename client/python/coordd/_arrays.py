@@ -48,12 +48,20 @@ def allreduce(name: str, array: numpy.ndarray, op: int, process_set: ProcessSet 
     return output
 
 
+def _as_sent(array: numpy.ndarray) -> numpy.ndarray:
+    """The same memory in a shape that coordd takes; of a complex number its two parts."""
+    if 0 < array.ndim <= 8 and array.dtype.kind != "c":
+        return array
+    flat = array.reshape(-1)
+    return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+
+
 def broadcast(named: Sequence[Tuple[str, numpy.ndarray]], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Fills all of the arrays, which are contiguous and writable, with the root's; all at once."""
     if len(named) == 0:
         return
-    works = [(_submit("coordd_broadcast_async", name, array if 0 < array.ndim <= 8 else array.reshape(-1), array,
-                      (ctypes.c_int32(root_rank),), process_set), array) for name, array in named]
+    works = [(_submit("coordd_broadcast_async", name, _as_sent(array), array, (ctypes.c_int32(root_rank),), process_set), array)
+             for name, array in named]
     failure = None
     for work, array in works:
         try:

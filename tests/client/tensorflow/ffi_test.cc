@@ -35,7 +35,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kFloat32 = 11, kInt32Scalar = 4, kFloat64Scalar = 12;  // XLA's PrimitiveType
-constexpr int kAllreduce = 0;
+constexpr int kAllreduce = 0, kAllgather = 1;
 
 coordd_worker_t* worker = nullptr;
 using Handler = FfiError* (*)(FfiCall*);
@@ -86,9 +86,11 @@ FfiDeviceApi Api() {
 class Call {
  public:
   Call(std::string name, int32_t kind, void* input, void* output, int64_t count)
-      : name_(std::move(name)), kind_(kind), dims_{count} {
-    buffers_[0] = {sizeof(FfiBuffer), nullptr, kFloat32, input, 1, dims_};
-    buffers_[1] = {sizeof(FfiBuffer), nullptr, kFloat32, output, 1, dims_};
+      : Call(std::move(name), kind, input, output, count, count) {}
+  Call(std::string name, int32_t kind, void* input, void* output, int64_t count, int64_t results)
+      : name_(std::move(name)), kind_(kind), dims_{count, results} {
+    buffers_[0] = {sizeof(FfiBuffer), nullptr, kFloat32, input, 1, &dims_[0]};
+    buffers_[1] = {sizeof(FfiBuffer), nullptr, kFloat32, output, 1, &dims_[1]};
     AddNumber("kind", kInt32Scalar, &kind_);
     AddNumber("reduce_op", kInt32Scalar, &op_);
     AddNumber("root_rank", kInt32Scalar, &zero_);
@@ -135,7 +137,7 @@ class Call {
   const std::string name_;
   int32_t kind_, op_ = COORDD_SUM, zero_ = 0;
   double one_ = 1;
-  int64_t dims_[1];
+  int64_t dims_[2];
   FfiBuffer buffers_[2] = {};
   FfiBuffer* pointers_[2] = {&buffers_[0], &buffers_[1]};
   FfiBytes text_ = {};
@@ -199,6 +201,25 @@ TEST(Ffi, WaitsInTheCallWhereTheRuntimeHasNoFutures) {
   const auto error =
       call.Run(on_host, {}, [&] { EXPECT_EQ(output, std::vector<float>(20000, SumOfRanks())); });
   ASSERT_EQ(error, nullptr) << error->message;
+}
+
+// Of a program that was compiled when there was a rank more.
+TEST(Ffi, SaysThatAResultIsSmallerThanXlasBuffer) {
+  const int64_t size = coordd_size(worker);
+  for (const bool has_futures : {true, false}) {
+    float value = 1;
+    std::vector<float> output(static_cast<size_t>(size) + 1);
+    Call exact("exact", kAllgather, &value, output.data(), 1, size);
+    Call more("more", kAllgather, &value, output.data(), 1, size + 1);
+    for (Call* call : {&exact, &more}) call->api.host.version.minor_version = has_futures ? 3 : 1;
+    const auto none = exact.Run(on_host);
+    ASSERT_EQ(none, nullptr) << none->message;
+    const auto error = more.Run(on_host);
+    ASSERT_NE(error, nullptr);
+    EXPECT_EQ(error->code, COORDD_INVALID_ARGUMENT);
+    EXPECT_THAT(error->message, HasSubstr("tensor more: the result has " +
+                                          std::to_string(4 * size) + " bytes, but"));
+  }
 }
 
 TEST(Ffi, RefusesARuntimeThatIsTooOldForGpus) {

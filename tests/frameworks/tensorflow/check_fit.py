@@ -112,6 +112,24 @@ def check_saved_models():
     assert int(loaded.optimizer.iterations) == 8 and same_everywhere(loaded.get_weights())
 
 
+@keras.saving.register_keras_serializable("of_a_program")
+class _OwnOptimizer(keras.optimizers.SGD):
+    pass
+
+
+def check_saved_models_with_an_optimizer_of_the_program():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    model.compile(hvd.DistributedOptimizer(_OwnOptimizer(0.1)), "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        assert type(keras.models.load_model(path).optimizer) is _OwnOptimizer
+        loaded = hvd.load_model(path).optimizer
+    assert isinstance(loaded, hvd.optimizer.Distributed) and isinstance(loaded, _OwnOptimizer)
+    copied = type(loaded).from_config(loaded.get_config())
+    assert type(copied) is _OwnOptimizer and isinstance(hvd.DistributedOptimizer(copied), hvd.optimizer.Distributed)
+
+
 def check_values():
     assert numpy.allclose(hvd.allreduce(hvd.rank() + 1.0), (hvd.size() + 1) / 2)
     assert numpy.allclose(hvd.allreduce([1, 2], op=hvd.Sum), [hvd.size(), 2 * hvd.size()])

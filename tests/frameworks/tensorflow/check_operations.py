@@ -169,6 +169,16 @@ def check_who_this_rank_is():
     expect(hvd.process_set_included_op(), tf.constant(1))
 
 
+@tf.function
+def _gradient_of_several_gathers(process_set):
+    """Which each ask for the rank's place in the set."""
+    x = tf.ones([hvd.rank() + 1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = sum(tf.reduce_sum(hvd.allgather(x * factor, process_set=process_set)) for factor in range(1, 9))
+    return tape.gradient(loss, x)
+
+
 @on_sizes(3, 4)
 def check_process_sets():
     odd = hvd.add_process_set([rank for rank in range(hvd.size()) if rank % 2 or rank == 0])
@@ -176,6 +186,7 @@ def check_process_sets():
     expect(hvd.process_set_included_op(odd.process_set_id), tf.constant(int(odd.included())))
     if odd.included():
         expect(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, process_set=odd), tf.constant([float(odd.size())]))
+        expect(_gradient_of_several_gathers(odd), tf.fill([hvd.rank() + 1, 2], 36.0))
         expect(hvd.allgather(tf.constant([hvd.rank()]), process_set=odd), tf.constant(odd.ranks))
         hvd.barrier(process_set=odd)
     else:
@@ -188,10 +199,12 @@ def check_objects_and_variables():
     assert hvd.broadcast_object({"rank": hvd.rank()}, root_rank=hvd.size() - 1) == {"rank": hvd.size() - 1}
     assert hvd.broadcast_object_fn()(hvd.rank()) == 0
     assert hvd.allgather_object("x" * hvd.rank()) == ["x" * rank for rank in range(hvd.size())]
-    variables = [tf.Variable(tf.fill([2, 2], float(hvd.rank()))), tf.Variable(hvd.rank(), dtype=tf.int64)]
+    variables = [tf.Variable(tf.fill([2, 2], float(hvd.rank()))), tf.Variable(hvd.rank(), dtype=tf.int64),
+                 tf.Variable(tf.complex(float(hvd.rank()), 1.0))]
     hvd.broadcast_variables(variables, root_rank=hvd.size() - 1)
     expect(variables[0].value(), tf.fill([2, 2], float(hvd.size() - 1)))
     expect(variables[1].value(), tf.constant(hvd.size() - 1, tf.int64))
+    expect(variables[2].value(), tf.complex(hvd.size() - 1.0, 1.0))
     if hvd.rank() == 0:
         expect_error(TypeError, "pickle", lambda: hvd.broadcast_object(check_objects_and_variables.__globals__["tf"].Graph()))
     elif hvd.size() > 1:
@@ -199,6 +212,8 @@ def check_objects_and_variables():
 
 
 def check_what_is_refused():
+    for name in ("", 5, b"name", tf.constant("name")):
+        expect_error(InvalidArgumentError, "expected a string", lambda: hvd.allreduce(tf.ones([1]), name=name))  # noqa: B023
     expect_error(tf.errors.InvalidArgumentError, "a tensor of string cannot travel", lambda: hvd.allreduce(tf.constant("a")))
     expect_error(tf.errors.InvalidArgumentError, "complex", lambda: hvd.allreduce(tf.constant(1j), op=hvd.Max))
     expect_error(ValueError, "average", lambda: hvd.allreduce(tf.ones([1]), average=True, op=hvd.Sum))

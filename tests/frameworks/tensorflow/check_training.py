@@ -172,6 +172,22 @@ def check_synchronised_batch_normalisation():
     assert numpy.allclose(layer.moving_mean, alone.moving_mean) and numpy.allclose(layer.moving_variance, alone.moving_variance)
 
 
+def check_synchronous_batches_of_two_towers():
+    """One layer, called twice in a step: none of the two waits for the other."""
+    layer = hvd.SyncBatchNormalization()
+
+    @tf.function
+    def step(one, other):
+        return layer(one, training=True), layer(other, training=True)
+
+    rank, count = float(hvd.rank()), hvd.size()
+    for _ in range(10):
+        first, second = step(tf.fill([2, 3], rank), tf.fill([2, 3], 2 * rank))
+    middle, spread = (count - 1) / 2, (count * count - 1) / 12
+    assert numpy.allclose(first, (rank - middle) / numpy.sqrt(spread + layer.epsilon), atol=1e-4), first
+    assert numpy.allclose(second, 2 * (rank - middle) / numpy.sqrt(4 * spread + layer.epsilon), atol=1e-4), second
+
+
 @on_sizes(2)
 def check_an_infinity_on_one_rank():
     """With the policy mixed_float16 a rank whose gradients are not finite makes no step: all do not."""

@@ -88,6 +88,18 @@ def check_gradients_beside_integers():
         assert gradients["step"].dtype == jax.dtypes.float0, gradients["step"].dtype
 
 
+def check_batches():
+    x = jnp.arange(3.0 * SIZE).reshape(3, SIZE) * (RANK + 1)
+    for wrap in (lambda f: f, jax.jit):
+        for name, call in (("vs", lambda x: hvd.allreduce(x, name="vs", op=hvd.Sum)), ("vb", lambda x: hvd.broadcast(x, 0, name="vb")),
+                           ("vg", lambda x: hvd.allgather(x, name="vg")), ("va", lambda x: hvd.alltoall(x, name="va")),
+                           ("vr", lambda x: hvd.reducescatter(x, name="vr", op=hvd.Sum))):
+            expect(wrap(jax.vmap(call))(x), jnp.stack([call(row) for row in x]), name)
+        expect(wrap(jax.jacrev(lambda x: hvd.allreduce(x * x, name="vj", op=hvd.Sum)))(x[1]), jnp.diag(2.0 * SIZE * x[1]))
+        one = jnp.float32(RANK)  # the same for all of a batch
+        expect(wrap(jax.vmap(lambda x: hvd.grouped_allreduce([x, one], name="vo", op=hvd.Sum)[1]))(x), numpy.full(3, sum(range(SIZE))))
+
+
 def check_other_orders():
     if tuple(map(int, jax.__version__.split(".")[:2])) < FUTURES or jax.default_backend() != "cpu":
         return  # calls wait there until they are on the device, in the order of the program

@@ -179,6 +179,24 @@ TEST_F(ReadinessTableTest, RefusesMoreTensorsThanTheGroupHas) {
                   Failure("x", Code::kInvalidArgument, "fails as a whole", {Rank{0}})));
 }
 
+TEST_F(ReadinessTableTest, FailsGroupsThatDifferInSizeOnEachRankAsAWhole) {
+  for (const bool short_first : {true, false}) {
+    const std::vector<int32_t> sizes = short_first ? std::vector{1, 3, 2} : std::vector{3, 1, 2};
+    size_t expected = 0;
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      const int32_t size = sizes[static_cast<size_t>(rank)];
+      for (int32_t i = 1; i <= size; ++i, ++expected) {
+        Report(rank, InGroup(Gradient(absl::StrCat("G_", i, "of", size), {1}), "G", size));
+      }
+    }
+    EXPECT_THAT(TakeFailed(), SizeIs(expected));
+    EXPECT_EQ(table_.tombstones(), 0);
+    EXPECT_EQ(table_.pending(), 0);
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) Report(rank, InGroup(Gradient("x", {1}), "G", 1));
+  EXPECT_THAT(TakeNames(), ElementsAre("x"));
+}
+
 TEST_F(ReadinessTableTest, NamesTheRanksThatStall) {
   Report(1, Gradient("a", {4}));
   EXPECT_THAT(table_.Stalled(kStart + absl::Seconds(59), absl::Minutes(1), 10), IsEmpty());

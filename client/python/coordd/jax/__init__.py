@@ -5,7 +5,10 @@
     hvd.init()
     gradients = hvd.allreduce(gradients, name="gradients")        # any tree of arrays, in one call
 
-Inside jax.jit give names: ranks agree by name, and a name that is counted is the same on all ranks only if they trace alike.
+Inside jax.jit and jax.grad give names: ranks agree by name, and a name that is counted is the same on all ranks only if they trace
+alike; without jax.jit each step would have another one, and be compiled.
+
+What is compiled is for the ranks that there are: with others, allgather and reducescatter say that they have to be traced anew.
 """
 
 from coordd._basics import (Average, Max, Min, Product, Sum, cross_rank, cross_size, init, is_initialized, local_rank, local_size,

@@ -99,7 +99,9 @@ def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1,
     for array in arrays:
         _check_dtype(array.dtype, name, kind, op)
     results = [jax.ShapeDtypeStruct(shape, array.dtype) for shape, array in zip(shapes, arrays)]
-    return list(jax.ffi.ffi_call("coordd", results, has_side_effect=True)(
+    # Under jax.vmap what goes element by element travels with all of the batch, the rest one after the other.
+    vmap_method = "broadcast_all" if kind in (_ALLREDUCE, _BROADCAST) else "sequential"
+    return list(jax.ffi.ffi_call("coordd", results, has_side_effect=True, vmap_method=vmap_method)(
         *arrays, kind=numpy.int32(kind), name=wire_name(name, _MOST_BYTES).decode(errors="replace"), reduce_op=numpy.int32(op),
         root_rank=numpy.int32(root_rank), process_set=numpy.int32(process_set), prescale_factor=numpy.float64(prescale),
         postscale_factor=numpy.float64(postscale)))
@@ -174,6 +176,11 @@ def _exchange(how, array):
     return _call(kind, [array], [shape], name, op, root_rank=root_rank, process_set=process_set)[0]
 
 
+def _rank_now():
+    """This rank when the program runs, which may be another one than when it was traced."""
+    return jax.pure_callback(lambda: numpy.int32(_basics.rank()), jax.ShapeDtypeStruct((), jnp.int32))
+
+
 def _exchange_backward(how, _, gradient):
     """As coordd.torch's and coordd.tensorflow's gradients."""
     kind, name, op, root_rank, process_set, size = how
@@ -189,7 +196,7 @@ def _exchange_backward(how, _, gradient):
         return (_exchange((_ALLGATHER, name, op, 0, process_set, size), scaled),)
     if kind == _BROADCAST:
         (mean,) = _reduce((name, _basics.native_op(Average), 1.0, 1.0, process_set), gradient)
-        return (mean if _basics.rank() == root_rank else jnp.zeros_like(mean),)
+        return (jnp.where(_rank_now() == root_rank, mean, jnp.zeros_like(mean)),)
     return (_exchange((kind, name, op, root_rank, process_set, size), gradient),)
 
 

@@ -4,6 +4,7 @@ from typing import Any, List, Sequence, Tuple, Type
 
 from coordd import _basics
 from coordd._arguments import check_optimizer
+from coordd._names import without
 from coordd.exceptions import UnsupportedError
 from coordd.keras._which import BACKEND, keras
 
@@ -40,8 +41,10 @@ else:
         places = [index for index, one in enumerate(results) if one is not None and index not in local]
         if places:
             compressed, contexts = zip(*[options.compression.compress(results[place]) for place in places])
+            absent = [index for index in range(len(results)) if index not in places]
             reduced = grouped_allreduce(
-                [one.contiguous() for one in compressed] if BACKEND == "torch" else list(compressed), name=name, op=options.op,
+                [one.contiguous() for one in compressed] if BACKEND == "torch" else list(compressed), name=without(name, absent),
+                op=options.op,
                 prescale_factor=1.0 / options.gradient_predivide_factor,
                 postscale_factor=options.gradient_predivide_factor * factor, process_set=options.process_set)
             for place, one, context in zip(places, reduced, contexts):

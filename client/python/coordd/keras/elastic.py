@@ -12,7 +12,9 @@
 What Keras has compiled stays: the next fit() does not trace anew.
 """
 
-from typing import Any, Callable
+from typing import Any, Callable, List
+
+import numpy
 
 from coordd import _basics
 from coordd._translated import translated
@@ -42,23 +44,15 @@ class KerasState(VariablesState):
             own.build(model.trainable_variables)
         super().__init__(lambda: list(model.variables) + ([] if own is None else variables_of(own)), to_array, **kwargs)
 
-    def save(self) -> None:
-        self._give_back()
-        super().save()
-
-    def pack(self) -> bytes:
-        self._give_back()
-        return super().pack()
+    def _arrays(self) -> List[numpy.ndarray]:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # in fit() on JAX the values are in Keras's own hands, and the variables have none
+        return super()._arrays()
 
     def restore(self) -> None:
         if hasattr(self.model, "_jax_state"):
             self.model._jax_state = None  # of the step that failed: fit() was to give it back, and may have had nothing to give
         super().restore()
-
-    def _give_back(self) -> None:
-        """On JAX fit() takes the values out of the variables while it trains, and gives them back when it is asked to."""
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
 
 
 class CommitStateCallback(keras.callbacks.Callback):

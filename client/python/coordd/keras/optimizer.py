@@ -35,6 +35,11 @@ class Distributed:
     _coordd_factor: float
     _coordd_name: str  # of its gradients
 
+    @classmethod
+    def from_config(cls, *arguments, **more):
+        """A plain optimizer: how gradients travel is no part of a configuration."""
+        return cls.__bases__[1].from_config(*arguments, **more)  # type: ignore[attr-defined]
+
     def register_local_var(self, variable) -> None:
         """The gradient of this variable stays this rank's own."""
         self._coordd_local.add(key_of(variable))
@@ -59,6 +64,18 @@ class _Plain(Distributed):
             return super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
         finally:
             object.__setattr__(self, "_coordd_variables", None)
+
+    def _coordd_reduced(self, gradients, variables) -> List:
+        known = self._trainable_variables  # type: ignore[attr-defined]
+        if not variables or len(variables) == len(known):
+            return super()._coordd_reduced(gradients, variables)
+        # Keras has left those without a gradient away: which, may differ between ranks.
+        places = [self._get_variable_index(variable) for variable in variables]  # type: ignore[attr-defined]
+        everywhere: List = [None] * len(known)
+        for place, gradient in zip(places, gradients):
+            everywhere[place] = gradient
+        reduced = super()._coordd_reduced(everywhere, known)
+        return [reduced[place] for place in places]
 
     def _clip_gradients(self, grads):
         variables = self._coordd_variables
@@ -107,7 +124,12 @@ class _Legacy(Distributed):
 def _distributed_class(base: type) -> type:
     """Under the name of the optimizer's class, and as if in its module: a saved model names the plain one."""
     addition = _Legacy if LEGACY else _LossScale if issubclass(base, _reduce.loss_scale_class()) else _Plain
-    return type(base.__name__, (addition, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    distributed = type(base.__name__, (addition, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    package, separator, name = keras.saving.get_registered_name(base).partition(">")
+    if separator:  # a class of the program's own
+        for kind in (distributed, base):  # the name of both, by which the plain one is found
+            keras.saving.register_keras_serializable(package, name)(kind)
+    return distributed
 
 
 def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: str = "", device_sparse: str = "",

@@ -191,18 +191,18 @@ def _grouped_allreduce_gradient(op, *gradients):
 def _own_rows(reduced, rows, name: str, process_set: int):
     """This rank's part of what was gathered; `rows`: how many it had brought."""
     counts = allgather(tf.reshape(rows, [1]), f"{name}.rows", process_set)
-    first = tf.reduce_sum(counts[:_place_in(process_set)])
+    first = tf.reduce_sum(counts[:_place_in(process_set, name)])
     begin = tf.concat([tf.reshape(first, [1]), tf.zeros([tf.rank(reduced) - 1], first.dtype)], 0)
     size = tf.concat([tf.reshape(rows, [1]), tf.shape(reduced, out_type=rows.dtype)[1:]], 0)
     return tf.slice(reduced, begin, size)
 
 
-def _place_in(process_set: int):
-    """This rank's place among the ranks of a set, when the op runs."""
+def _place_in(process_set: int, name: str):
+    """This rank's place among the ranks of a set, when the op runs. `name`: of the op that asks; others may ask at the same time."""
     rank = _ops.ready().coordd_rank()
     if process_set == 0:
         return rank
-    ranks = allgather(tf.reshape(rank, [1]), f"tensorflow.ranks_of.{process_set}", process_set)
+    ranks = allgather(tf.reshape(rank, [1]), f"{name}.ranks", process_set)
     return tf.reduce_sum(tf.cast(ranks < rank, tf.int32))
 
 

@@ -4,8 +4,9 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
-from coordd import _basics
+from coordd import _arguments, _basics
 from coordd._arguments import check_optimizer
+from coordd._names import without
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.tensorflow import _calls, _framework, mpi_ops
@@ -79,11 +80,15 @@ def reduce_gradients(gradients: Sequence, options: Options, name: str, variables
     how = _calls.Reduction(_basics.native_op(options.op), 1.0 / options.gradient_predivide_factor,
                            options.gradient_predivide_factor * factor, options.process_set)
     parts = _partition(places, variables, options.groups)
+    if parts is None and places and (tf.executing_eagerly() or _framework.under_xla()):
+        parts = [places]
     if parts is None:
-        together = tf.executing_eagerly() or _framework.under_xla()
-        parts = [places] if together and places else [[place] for place in places]
-    for number, part in enumerate(parts):
-        _reduce_part(results, part, f"{name}.{number}", options, how)
+        for place in places:
+            _reduce_part(results, [place], f"{name}.{place}", options, how)
+    else:
+        absent = [index for index in range(len(results)) if index not in places]
+        for number, part in enumerate(parts):
+            _reduce_part(results, part, without(f"{name}.{number}", absent), options, how)
     _scale_local(results, local, options, factor)
     return results
 
@@ -106,14 +111,21 @@ def _reduce_part(results: List, part: List[int], name: str, options: Options, ho
         results[place] = options.compression.decompress(one, context)
 
 
+def _size_of(process_set: ProcessSet, dtype):
+    """When the function runs, which may be when there are other ranks than when it was traced; under XLA there is no op for that."""
+    if tf.executing_eagerly() or _framework.under_xla():
+        return process_set.size() or 1
+    return tf.cast(mpi_ops.size_op(_arguments.set_number(process_set)), dtype)
+
+
 def _scale_local(results: List, local: Sequence[int], options: Options, factor: float) -> None:
     """Local gradients beside averaged ones are a sum over as many times the batches: divided by the number of ranks, as Horovod does."""
     for place in local:
         one = results[place]
         if one is None:
             continue
-        scale = factor / (options.process_set.size() or 1) if options.scale_local_gradients else factor
+        scale = factor / _size_of(options.process_set, one.dtype) if options.scale_local_gradients else factor
         if isinstance(one, tf.IndexedSlices):
             results[place] = tf.IndexedSlices(one.values * tf.cast(scale, one.dtype), one.indices, one.dense_shape)
-        elif scale != 1.0:
+        elif not isinstance(scale, float) or scale != 1.0:
             results[place] = one * tf.cast(scale, one.dtype)

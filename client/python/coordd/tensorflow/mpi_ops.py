@@ -6,6 +6,9 @@ and returns new tensors. All but join and barrier are differentiable.
 Names. Ranks agree by name. Without one, an op in eager mode is named after its kind, and an op in a tf.function after the function and
 its place in it, so that all ranks trace the same calls. Ops of one function may run in any order, and in other orders on other ranks;
 under XLA they run in the order of the program, which has to be the same on all ranks: one grouped_allreduce() is the way there.
+What runs one op several times at once ends with AlreadyExistsError, since all have its name: give
+GradientTape.jacobian(experimental_use_pfor=False, parallel_iterations=1), and Dataset.map() no num_parallel_calls. In eager mode
+TensorFlow keeps about 35 KB for each name for ever: use as many names as there are tensors, not as there are steps.
 
 Errors. tf.errors.FailedPreconditionError: the ranks' arguments disagree, or coordd is not initialised. InvalidArgumentError: a wrong
 argument here. AbortedError: a rank was lost (coordd.tensorflow.elastic goes on). DeadlineExceededError: who did not come. XLA makes

@@ -6,7 +6,7 @@ from coordd import _basics
 from coordd._made import name_of_new
 from coordd.exceptions import InvalidArgumentError
 from coordd.keras._which import LEGACY, keras
-from coordd.tensorflow import mpi_ops
+from coordd.tensorflow import _framework, mpi_ops
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -25,7 +25,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         self._coordd_name = name_of_new("SyncBatchNormalization") + ".moments"
 
     def _moments(self, inputs, *arguments, **more):
-        if _basics.size() == 1:
+        if _basics.size() == 1 and tf.executing_eagerly():  # what is traced may run when there are more ranks
             return super()._moments(inputs, *arguments, **more)
         mean, variance = super()._moments(inputs, *arguments, **more)
         wide = tf.float64 if mean.dtype == tf.float64 else tf.float32
@@ -33,7 +33,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         # Values for each channel; with a mask they are weighed alike, which is right where ranks have masked as many.
         count = tf.cast(tf.size(inputs), wide) / tf.cast(tf.size(mean), wide)
         sums = [tf.reshape(count, [1]), tf.reshape(mean * count, [-1]), tf.reshape((variance + mean * mean) * count, [-1])]
-        total = mpi_ops.allreduce(tf.concat(sums, 0), op=_basics.Sum, name=self._coordd_name)
+        name = self._coordd_name  # of a layer that is called twice in a step, two
+        if not tf.executing_eagerly():
+            name = _framework.unique_name(name)
+        total = mpi_ops.allreduce(tf.concat(sums, 0), op=_basics.Sum, name=name)
         channels = tf.size(mean)
         of_all = tf.reshape(total[1:1 + channels] / total[0], tf.shape(mean))
         squares = tf.reshape(total[1 + channels:] / total[0], tf.shape(mean))
