@@ -130,7 +130,8 @@ void Coordinator::CarryOut(Effects& effects) {
 }
 
 void Coordinator::Tell(const Effects& effects, absl::Time now) {
-  lines_.Write(effects.events, now);
+  lines_.Write(
+      effects.events, [this](const std::string& job) { return state_.OwnerOf(job); }, now);
   for (const Event& event : effects.events) {
     events_.Add(event, state_.OwnerOf(event.job), now);
     metrics_.OnEvent(event);
