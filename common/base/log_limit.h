@@ -18,12 +18,13 @@ class LogLimit {
   static constexpr absl::Duration kInterval = absl::Seconds(1);
 
   // Behind the burst, a line more each `interval`.
-  explicit LogLimit(absl::Duration interval = kInterval) : interval_(interval) {}
+  explicit LogLimit(absl::Duration interval = kInterval, int burst = kBurst)
+      : interval_(interval), burst_(burst) {}
 
   // Whether to write a line now. What it holds is to be put behind the line: empty, or how many
   // were left out since the last one.
   std::optional<std::string> Pass(absl::Time now) {
-    const absl::Time earliest = now - kBurst * interval_;
+    const absl::Time earliest = now - burst_ * interval_;
     if (used_up_to_ < earliest) used_up_to_ = earliest;
     if (used_up_to_ + interval_ > now) {
       ++left_out_;
@@ -38,13 +39,14 @@ class LogLimit {
 
   // Whether one that is made at `now` would do the same.
   bool IsUnused(absl::Time now) const {
-    return left_out_ == 0 && used_up_to_ <= now - kBurst * interval_;
+    return left_out_ == 0 && used_up_to_ <= now - burst_ * interval_;
   }
 
   int64_t left_out() const { return left_out_; }
 
  private:
   absl::Duration interval_;
+  int burst_;
   absl::Time used_up_to_ = absl::InfinitePast();  // the lines of the time before it are spent
   int64_t left_out_ = 0;
 };

@@ -59,7 +59,7 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
              .stall_warning = options.stall_warning,
              .stall_abort = options.stall_abort,
              .budget = messages_.identity().budget}),
-      requests_(sets_.all()),
+      requests_(sets_.all(), messages_.identity().budget),
       schedules_(/*wanted=*/options.schedule_after_steps > 0, messages_, sets_),
       plans_(options.max_batch_bytes, messages_, sets_, schedules_),
       stalls_({options.stall_warning, options.stall_abort}, messages_,

@@ -20,7 +20,19 @@ absl::Status HasJoined(const ProcessSetProposal& proposal, Rank joined) {
                    "joins or after the last one has"));
 }
 
+// Of a request for a set of so many: its name and ranks twice, and two sets of bits.
+int64_t BytesOf(const ProcessSetProposal& proposal, int64_t members) {
+  constexpr int64_t kBytes = 512, kNames = 3;
+  return kBytes + kNames * static_cast<int64_t>(proposal.name.size()) +
+         static_cast<int64_t>(sizeof(Rank) * proposal.ranks.size()) +
+         members * static_cast<int64_t>(sizeof(Rank)) + members / 4;
+}
+
 }  // namespace
+
+int64_t NamedSetRequests::Open::bytes() const {
+  return BytesOf(proposal, members.size()) + static_cast<int64_t>(sizeof(Rank) * others.size());
+}
 
 absl::Status NamedSetRequests::Request(Rank rank, const ProcessSetProposal& proposal,
                                        std::vector<Rank> members, const RankSet& joined,
@@ -42,8 +54,8 @@ absl::Status NamedSetRequests::Request(Rank rank, const ProcessSetProposal& prop
       failed.push_back({0, {room, kNobody}, {rank}, name});
       return absl::OkStatus();
     }
-    members_ += static_cast<int64_t>(members.size());
     found = open_.try_emplace(name, proposal, rank, std::move(members), now).first;
+    Count(found->second, 1);
   }
   Open& open = found->second;
   if (open.members.Contains(rank) && open.in.Contains(rank)) {
@@ -51,17 +63,7 @@ absl::Status NamedSetRequests::Request(Rank rank, const ProcessSetProposal& prop
         absl::StrCat("rank ", ToInt(rank), " asks for process set ", name, " twice"));
   }
   if (proposal != open.proposal) {
-    Fail(
-        name, open,
-        absl::InvalidArgumentError(absl::StrCat(
-            "process set ", name, ": rank ", ToInt(rank), " asks for it of ranks ",
-            ListString(proposal.ranks), ", rank ", ToInt(open.first_rank), " of ranks ",
-            ListString(open.proposal.ranks), FirstDifference(proposal.ranks, open.proposal.ranks))),
-        kNobody, failed, rank);
-    for (const Rank other : proposal.ranks)
-      if (other != rank && !(open.members.Contains(other) && open.in.Contains(other)))
-        open.owed.insert(other);
-    if (open.owed.empty()) Erase(found);
+    Differs(rank, proposal, found, failed);
     return absl::OkStatus();
   }
   open.in.Insert(rank);
@@ -71,30 +73,69 @@ absl::Status NamedSetRequests::Request(Rank rank, const ProcessSetProposal& prop
   return absl::OkStatus();
 }
 
+void NamedSetRequests::Differs(Rank rank, const ProcessSetProposal& proposal,
+                               Requests::iterator found, std::vector<FailedRequest>& failed) {
+  Open& open = found->second;
+  Fail(found->first, open,
+       absl::InvalidArgumentError(absl::StrCat(
+           "process set ", found->first, ": rank ", ToInt(rank), " asks for it of ranks ",
+           ListString(proposal.ranks), ", rank ", ToInt(open.first_rank), " of ranks ",
+           ListString(open.proposal.ranks), FirstDifference(proposal.ranks, open.proposal.ranks))),
+       kNobody, failed, rank);
+  std::vector<Rank> others;
+  for (const Rank other : proposal.ranks)
+    if (other != rank && !open.members.Contains(other)) others.push_back(other);
+  // Where there is no room they hear nothing, as those who make a request that nobody else makes.
+  const int64_t more = static_cast<int64_t>(others.size());
+  if (!IsFull(more, more * static_cast<int64_t>(sizeof(Rank)))) {
+    Count(open, -1);
+    open.others = std::move(others);
+    Count(open, 1);
+  }
+  if (open.is_told()) Erase(found);
+}
+
+bool NamedSetRequests::Open::TakeOwed(Rank rank) {
+  if (members.Contains(rank)) return owed.Erase(rank);
+  const auto place = std::lower_bound(others.begin(), others.end(), rank);
+  if (place == others.end() || *place != rank) return false;
+  others.erase(place);
+  return true;
+}
+
 bool NamedSetRequests::TakeOwed(Rank rank, const std::string& name,
                                 std::vector<FailedRequest>& failed) {
   const auto found = open_.find(name);
   if (found == open_.end() || !found->second.fault.has_value()) return false;
   Open& open = found->second;
-  const bool was_owed = open.owed.erase(rank) > 0;
+  Count(open, -1);
+  const bool was_owed = open.TakeOwed(rank);
+  Count(open, 1);
   if (was_owed) failed.push_back({0, *open.fault, {rank}, name});
   // Who has heard of it begins anew.
-  if (!was_owed || open.owed.empty()) Erase(found);
+  if (!was_owed || open.is_told()) Erase(found);
   return was_owed;
 }
 
+bool NamedSetRequests::IsFull(int64_t members, int64_t bytes) const {
+  return members_ + members > kMaxMembers || !share_.HasRoomFor(bytes);
+}
+
 absl::Status NamedSetRequests::CheckRoom(const ProcessSetProposal& proposal, size_t members) {
-  auto is_full = [&] {
-    return open_.size() >= kMaxOpen || members_ + static_cast<int64_t>(members) > kMaxMembers;
-  };
-  if (is_full()) {  // what has failed makes room first
-    for (auto it = open_.begin(); it != open_.end();)
-      it = it->second.fault.has_value() ? Erase(it) : std::next(it);
+  const int64_t more = static_cast<int64_t>(members);
+  const int64_t bytes = BytesOf(proposal, more);
+  // What has failed makes room first. It is not looked for among the others: of thousands.
+  if (open_.size() >= kMaxOpen || IsFull(more, bytes)) {
+    while (!failed_.empty()) Erase(open_.find(*failed_.begin()));
   }
-  if (!is_full()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      TitleOf(0, proposal), ": some members have not asked for ", open_.size(), " others of ",
-      members_, " members, expected at most ", kMaxOpen, " of ", kMaxMembers));
+  if (open_.size() >= kMaxOpen || members_ + more > kMaxMembers) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        TitleOf(0, proposal), ": some members have not asked for ", open_.size(), " others of ",
+        members_, " members, expected at most ", kMaxOpen, " of ", kMaxMembers));
+  }
+  if (share_.HasRoomFor(bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(TitleOf(0, proposal), ": ", share_.NoRoom("this job")));
 }
 
 void NamedSetRequests::Joined(Rank rank, std::vector<FailedRequest>& failed) {
@@ -172,11 +213,12 @@ void NamedSetRequests::Fail(const std::string& name, Open& open, const absl::Sta
                             Rank blamed, std::vector<FailedRequest>& failed,
                             std::optional<Rank> also) {
   open.fault = TensorFault{status, blamed};
+  failed_.insert(name);
   std::vector<Rank> ranks = open.in.Ranks();
-  for (const Rank missing : open.in.Complement().Ranks()) open.owed.insert(missing);
+  open.owed = open.in.Complement();
   if (also.has_value()) {
     ranks.push_back(*also);
-    open.owed.erase(*also);
+    if (open.members.Contains(*also)) open.owed.Erase(*also);
   }
   failed.push_back({0, *open.fault, std::move(ranks), name});
 }
@@ -191,21 +233,31 @@ PendingRequest NamedSetRequests::Describe(const Open& open) {
           .missing_count = missing.size()};
 }
 
+void NamedSetRequests::Count(const Open& open, int64_t times) {
+  members_ += times * open.ranks();
+  share_.Set(bytes_ += times * open.bytes());
+}
+
 NamedSetRequests::Requests::iterator NamedSetRequests::Erase(Requests::iterator request) {
-  members_ -= request->second.members.size();
+  Count(request->second, -1);
+  if (request->second.fault.has_value()) failed_.erase(request->first);
   return open_.erase(request);
 }
 
 absl::Status NamedSetRequests::CheckConsistency() const {
-  int64_t members = 0;
+  int64_t members = 0, bytes = 0;
+  size_t failed = 0;
   for (const auto& [name, open] : open_) {
-    members += open.members.size();
+    members += open.ranks();
+    bytes += open.bytes();
+    failed += failed_.contains(name) && open.fault.has_value() ? 1 : 0;
     const bool waits = !open.fault.has_value() && !open.in.empty() && !open.in.full();
-    const bool is_owed = open.fault.has_value() && !open.owed.empty();
+    const bool is_owed = open.fault.has_value() && !open.is_told();
     if (name != open.proposal.name || !open.in.CountsAreRight() || (!waits && !is_owed))
       return absl::InternalError(absl::StrCat("the request for process set ", name, " is wrong"));
   }
-  if (members == members_ && open_.size() <= kMaxOpen) return absl::OkStatus();
+  const bool is_right = members == members_ && bytes == bytes_ && failed == failed_.size();
+  if (is_right && open_.size() <= kMaxOpen) return absl::OkStatus();
   return absl::InternalError("the requests for process sets with a name are counted wrong");
 }
 

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +16,7 @@
 #include "server/generation/process_set_proposal.h"
 #include "server/members/member_list.h"
 #include "server/members/rank_set.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -27,6 +30,10 @@ class NamedSetRequests {
   // all: 64 MiB of rank numbers, as of the sets that there are.
   static constexpr size_t kMaxOpen = 4096;
   static constexpr int64_t kMaxMembers = int64_t{1} << 24;
+
+  // They take of `budget`, of the job's owner; null: without a bound.
+  explicit NamedSetRequests(std::shared_ptr<ByteBudget> budget = nullptr)
+      : share_(std::move(budget)) {}
 
   // REQUIRES: ProcessSets would carry it out (CheckNamed); `members`: of the set, in order.
   // INVALID_ARGUMENT breaks the protocol: the rank has asked already and waits for the answer.
@@ -54,7 +61,12 @@ class NamedSetRequests {
  private:
   struct Open {
     Open(const ProcessSetProposal& first, Rank rank, std::vector<Rank> ranks, absl::Time now)
-        : proposal(first), first_rank(rank), since(now), members(std::move(ranks)), in(members) {}
+        : proposal(first),
+          first_rank(rank),
+          since(now),
+          members(std::move(ranks)),
+          in(members),
+          owed(members) {}
     Open(const Open&) = delete;
     Open& operator=(const Open&) = delete;
 
@@ -64,22 +76,35 @@ class NamedSetRequests {
     const MemberList members;
     RankSet in;
     std::optional<TensorFault> fault;  // failed
-    std::set<Rank> owed;               // who then has not heard of it yet
+    RankSet owed;                      // who then has not heard of it yet
+    std::vector<Rank> others;          // the same, who are no members; in order
     bool warned = false;
+
+    bool TakeOwed(Rank rank);  // whether it was
+    bool is_told() const { return owed.empty() && others.empty(); }
+    int64_t ranks() const { return members.size() + static_cast<int64_t>(others.size()); }
+    int64_t bytes() const;
   };
   using Requests = std::map<std::string, Open>;
 
   // Whether that was an answer to an older request of this name.
   bool TakeOwed(Rank rank, const std::string& name, std::vector<FailedRequest>& failed);
   absl::Status CheckRoom(const ProcessSetProposal& proposal, size_t members);
+  bool IsFull(int64_t members, int64_t bytes) const;
+  void Differs(Rank rank, const ProcessSetProposal& proposal, Requests::iterator found,
+               std::vector<FailedRequest>& failed);
   // `also`: who hears of it beside those who are in.
-  static void Fail(const std::string& name, Open& open, const absl::Status& status, Rank blamed,
-                   std::vector<FailedRequest>& failed, std::optional<Rank> also = std::nullopt);
+  void Fail(const std::string& name, Open& open, const absl::Status& status, Rank blamed,
+            std::vector<FailedRequest>& failed, std::optional<Rank> also = std::nullopt);
   static PendingRequest Describe(const Open& open);
+  void Count(const Open& open, int64_t times);
   Requests::iterator Erase(Requests::iterator request);
 
   Requests open_;
-  int64_t members_ = 0;  // of them all
+  std::set<std::string> failed_;  // of them: what makes room
+  int64_t members_ = 0;           // of them all, with those of others
+  int64_t bytes_ = 0;
+  BudgetShare share_;
 };
 
 }  // namespace coordd

@@ -18,7 +18,7 @@ bool IsPairwise(const v1::TensorSpec& proto) {
 NegotiatedSets::NegotiatedSets(const std::vector<SessionId>& by_rank, const Options& options)
     : by_rank_(by_rank),
       options_(options),
-      sets_(static_cast<int32_t>(by_rank.size())),
+      sets_(static_cast<int32_t>(by_rank.size()), options.budget),
       join_(sets_.all()),
       totals_(static_cast<int32_t>(by_rank.size()), options.budget),
       of_all_(&Add(ProcessSetId{0})) {}

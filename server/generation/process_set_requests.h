@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +16,7 @@
 #include "server/generation/named_set_requests.h"
 #include "server/generation/process_set_proposal.h"
 #include "server/members/rank_set.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -29,8 +32,9 @@ class ProcessSetRequests {
   // more than a few are those of a rank whose deadlines pass again and again.
   static constexpr size_t kMaxOpen = 256;
 
-  explicit ProcessSetRequests(const MemberList& all)  // which outlives it
-      : all_(all), last_(static_cast<size_t>(all.size())) {}
+  // `all` outlives it. `budget`: NamedSetRequests.
+  explicit ProcessSetRequests(const MemberList& all, std::shared_ptr<ByteBudget> budget = nullptr)
+      : all_(all), last_(static_cast<size_t>(all.size())), named_(std::move(budget)) {}
 
   // From before coordd was started again: by rank, up to which number its requests are answered.
   // One that is answered for some only has failed for all, but for the `removals`, of which the

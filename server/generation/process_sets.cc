@@ -57,7 +57,22 @@ absl::StatusOr<ProcessSetId> ProcessSets::Add(const std::vector<Rank>& ranks) {
   for (auto it = begin; it != end; ++it) {
     if (sets_.at(it->second)->members.Ranks() == ranks) return exists(it->second);
   }
+  COORDD_RETURN_IF_ERROR(CheckBudget(ranks.size()));
   return AddNew(ranks);
+}
+
+// Its negotiation is most of it.
+int64_t ProcessSets::CostOf(size_t members, const std::string& name) {
+  constexpr int64_t kBytes = 2240, kNames = 2;
+  return kBytes + kNames * static_cast<int64_t>(name.size()) +
+         static_cast<int64_t>((sizeof(Rank) + sizeof(SessionId)) * members);
+}
+
+absl::Status ProcessSets::CheckBudget(size_t members, const std::string& name) const {
+  if (share_.HasRoomFor(CostOf(members, name))) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for a process set of ", members, " ranks beside ", size(), " sets and ",
+                   pairs(), " pairs of this job: ", share_.NoRoom("this job")));
 }
 
 absl::Status ProcessSets::CheckRoomFor(size_t members) const {
@@ -79,6 +94,12 @@ absl::StatusOr<ProcessSetId> ProcessSets::AddNew(const std::vector<Rank>& ranks)
 
 absl::StatusOr<ProcessSetId> ProcessSets::AddNamed(const std::string& name,
                                                    const std::vector<Rank>& ranks) {
+  COORDD_RETURN_IF_ERROR(CheckBudget(ranks.size(), name));
+  return KeepNamed(name, ranks);
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::KeepNamed(const std::string& name,
+                                                    const std::vector<Rank>& ranks) {
   COORDD_RETURN_IF_ERROR(CheckRoomFor(ranks.size()));
   members_ += static_cast<int64_t>(ranks.size());
   const ProcessSetId id = NewSet(ranks, /*is_pair=*/false, name);
@@ -133,6 +154,7 @@ absl::Status ProcessSets::CheckRemove(ProcessSetId id) const {
 
 void ProcessSets::Remove(ProcessSetId id) {
   const std::vector<Rank> ranks = sets_.at(id)->members.Ranks();
+  Count(-CostOf(ranks.size(), sets_.at(id)->name));
   if (const std::string& name = sets_.at(id)->name; !name.empty()) {
     by_name_.erase(name);
   } else {
@@ -148,11 +170,16 @@ absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {
   const std::pair<Rank, Rank> key = std::minmax(a, b);
   const auto it = pairs_.find(key);
   if (it != pairs_.end()) return it->second;
+  COORDD_RETURN_IF_ERROR(CheckBudget(/*members=*/2));
+  return KeepPair(key.first, key.second);
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::KeepPair(Rank low, Rank high) {
   COORDD_RETURN_IF_ERROR(CheckRoom());
-  const ProcessSetId id = NewSet({key.first, key.second}, /*is_pair=*/true);
-  pairs_[key] = id;
-  pairs_of_[a].push_back(id);
-  pairs_of_[b].push_back(id);
+  const ProcessSetId id = NewSet({low, high}, /*is_pair=*/true);
+  pairs_[{low, high}] = id;
+  pairs_of_[low].push_back(id);
+  pairs_of_[high].push_back(id);
   return id;
 }
 
@@ -164,8 +191,10 @@ absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& rank
                                                    " ranks behind set ", last_id_));
   }
   last_id_ = id.value - 1;  // the next number is this one
-  if (!name.empty()) return AddNamed(name, ranks).status();
-  return is_pair ? PairOf(ranks[0], ranks[1]).status() : AddNew(ranks).status();
+  if (!name.empty()) return KeepNamed(name, ranks).status();
+  if (!is_pair) return AddNew(ranks).status();
+  return pairs_.contains({ranks[0], ranks[1]}) ? absl::OkStatus()
+                                               : KeepPair(ranks[0], ranks[1]).status();
 }
 
 v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {
@@ -219,6 +248,7 @@ absl::Status ProcessSets::CheckRoom() const {
 
 ProcessSetId ProcessSets::NewSet(std::vector<Rank> ranks, bool is_pair, const std::string& name) {
   const ProcessSetId id{++last_id_};
+  Count(CostOf(ranks.size(), name));
   sets_[id] = std::make_unique<Set>(Set{MemberList(std::move(ranks)), is_pair, name});
   return id;
 }

@@ -17,6 +17,7 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
 #include "server/members/member_list.h"
+#include "server/model/byte_budget.h"
 
 namespace coordd {
 
@@ -27,7 +28,9 @@ class ProcessSets {
   static constexpr size_t kMaxSets = kMaxProcessSets;
   static constexpr int64_t kMaxMembers = kMaxProcessSetMembers;
 
-  explicit ProcessSets(int32_t world_size) : all_(MemberList::All(world_size)) {}
+  // They take of `budget`, of the job's owner; null: without a bound.
+  explicit ProcessSets(int32_t world_size, std::shared_ptr<ByteBudget> budget = nullptr)
+      : all_(MemberList::All(world_size)), share_(std::move(budget)) {}
 
   const MemberList& all() const { return all_; }
   const MemberList* Find(ProcessSetId id) const;  // nullptr: there is none. Valid until Remove
@@ -54,7 +57,8 @@ class ProcessSets {
   std::vector<ProcessSetId> PairsOf(Rank rank) const;
 
   // A set that there was before: in the generation before, or before coordd was started again. Two
-  // may have the same ranks by now. Statuses: as Add, without ALREADY_EXISTS.
+  // may have the same ranks by now. Statuses: as Add, without ALREADY_EXISTS; what the owner's jobs
+  // take refuses none.
   absl::Status Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair,
                        const std::string& name = "");
   void SkipNumbersUpTo(int32_t id) {
@@ -82,8 +86,13 @@ class ProcessSets {
     std::string name = {};  // its members alone have asked for it
   };
 
+  static int64_t CostOf(size_t members, const std::string& name);
   absl::Status CheckRoom() const;
   absl::Status CheckRoomFor(size_t members) const;
+  absl::Status CheckBudget(size_t members, const std::string& name = "") const;
+  absl::StatusOr<ProcessSetId> KeepNamed(const std::string& name, const std::vector<Rank>& ranks);
+  absl::StatusOr<ProcessSetId> KeepPair(Rank low, Rank high);
+  void Count(int64_t bytes) { share_.Set(bytes_ += bytes); }
   absl::StatusOr<ProcessSetId> AddNew(const std::vector<Rank>& ranks);
   ProcessSetId NewSet(std::vector<Rank> ranks, bool is_pair, const std::string& name = "");
 
@@ -97,6 +106,8 @@ class ProcessSets {
   std::map<std::string, ProcessSetId> by_name_;
   std::map<std::pair<Rank, Rank>, ProcessSetId> pairs_;
   absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;
+  int64_t bytes_ = 0;
+  BudgetShare share_;
 };
 
 // The sets that a generation has left, in the next one. `moved`: the new rank of each of its ranks

@@ -186,9 +186,8 @@ absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const
                                                      bounds_.max_bytes));
   }
   if (!share_.HasRoomFor(after - before + (is_new ? kKeyBytes : 0))) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "key ", key, ": the jobs of the owner of job ", job_, " take ", share_.limit(),
-        " bytes of this coordd together, the most that they may (--max-bytes-per-owner)"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("key ", key, ": ", share_.NoRoom(absl::StrCat("job ", job_))));
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace coordd {
 
@@ -66,6 +70,12 @@ class BudgetShare {
   // Whether it may take so many more.
   bool HasRoomFor(int64_t more) const {
     return budget_ == nullptr || budget_->used_ + more <= budget_->limit_;
+  }
+  // What to say where there is none. `whose`: "job train".
+  std::string NoRoom(absl::string_view whose) const {
+    return absl::StrCat("the jobs of the owner of ", whose, " take ", limit(),
+                        " bytes of this coordd together, the most that they may "
+                        "(--max-bytes-per-owner)");
   }
   // The limit; 0: none.
   int64_t limit() const { return budget_ == nullptr ? 0 : budget_->limit_; }

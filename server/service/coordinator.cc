@@ -91,6 +91,8 @@ void Coordinator::Turn(std::vector<Inbox::Received>& batch) {
 // is over.
 void Coordinator::Step(const Inbound& in, absl::Time at, Effects& effects) {
   const auto* call = std::get_if<StoreCall>(&in);
+  if (const auto* exits = std::get_if<ExitsReported>(&in); exits != nullptr)
+    return StepExits(*exits, in, at, effects);
   if (call == nullptr || call->caller == nullptr || outlets_.shares == nullptr) {
     state_.Step(in, at, effects);
     return;
@@ -108,6 +110,15 @@ void Coordinator::Step(const Inbound& in, absl::Time at, Effects& effects) {
   }
   std::move(own.persist.begin(), own.persist.end(), std::back_inserter(effects.persist));
   std::move(own.events.begin(), own.events.end(), std::back_inserter(effects.events));
+}
+
+// A thousand in each of a thousand calls take long, too.
+void Coordinator::StepExits(const ExitsReported& exits, const Inbound& in, absl::Time at,
+                            Effects& effects) {
+  const auto step = [&] { state_.Step(in, at, effects); };
+  if (exits.caller == nullptr || outlets_.shares == nullptr) return step();
+  const absl::Status had = outlets_.shares->InTurn(*exits.caller, step);
+  if (!had.ok()) effects.outgoing.emplace_back(ExitsAnswer{.call = exits.call, .status = had});
 }
 
 void Coordinator::CarryOut(Effects& effects) {
@@ -130,7 +141,8 @@ void Coordinator::CarryOut(Effects& effects) {
 }
 
 void Coordinator::Tell(const Effects& effects, absl::Time now) {
-  lines_.Write(effects.events, now);
+  lines_.Write(
+      effects.events, [this](const std::string& job) { return state_.OwnerOf(job); }, now);
   for (const Event& event : effects.events) {
     events_.Add(event, state_.OwnerOf(event.job), now);
     metrics_.OnEvent(event);

@@ -79,6 +79,7 @@ class Coordinator {
   void TakeTurn();
   void Turn(std::vector<Inbox::Received>& batch);  // leaves it empty
   void Step(const Inbound& in, absl::Time at, Effects& effects);
+  void StepExits(const ExitsReported& exits, const Inbound& in, absl::Time at, Effects& effects);
   void CarryOut(Effects& effects);
   void Tell(const Effects& effects, absl::Time now);
 

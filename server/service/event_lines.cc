@@ -61,15 +61,32 @@ std::map<size_t, std::string> SharedDepartures(const std::vector<Event>& events)
   return sentences;
 }
 
-void EventLines::Write(const std::vector<Event>& events, absl::Time now) {
+void EventLines::Write(const std::vector<Event>& events,
+                       absl::FunctionRef<std::string(const std::string&)> owner_of,
+                       absl::Time now) {
   const std::map<size_t, std::string> shared = SharedDepartures(events);
   for (size_t i = 0; i < events.size(); ++i) {
     const auto found = shared.find(i);
-    WriteOne(events[i], found == shared.end() ? events[i].text : found->second, now);
+    WriteOne(events[i], owner_of(events[i].job),
+             found == shared.end() ? events[i].text : found->second, now);
   }
 }
 
-void EventLines::WriteOne(const Event& event, const std::string& text, absl::Time now) {
+std::optional<std::string> EventLines::PassOf(const std::string& owner, Event::Kind kind,
+                                              absl::Time now) {
+  if (of_owners_.size() >= sweep_at_) {
+    std::erase_if(of_owners_, [now](const auto& entry) { return entry.second.IsUnused(now); });
+    sweep_at_ = 4096 + 2 * of_owners_.size();
+  }
+  LogLimit& limit = of_owners_.try_emplace({owner, kind}, kOwnersEvery, kOwnersBurst).first->second;
+  std::optional<std::string> passes = limit.Pass(now);
+  if (passes.has_value() && !passes->empty() && !owner.empty())
+    absl::StrAppend(&*passes, " (of jobs of ", owner, ")");
+  return passes;
+}
+
+void EventLines::WriteOne(const Event& event, const std::string& owner, const std::string& text,
+                          absl::Time now) {
   if (text.empty()) return;
   const std::string where =
       event.job.empty() ? std::string() : absl::StrCat("job ", event.job, ": ");
@@ -80,6 +97,10 @@ void EventLines::WriteOne(const Event& event, const std::string& text, absl::Tim
   std::string more;
   if (StrangersCause(event.kind)) {
     std::optional<std::string> passes = limits_[event.kind].Pass(now);
+    if (!passes.has_value()) return;
+    more = *std::move(passes);
+  } else if (!event.job.empty()) {
+    std::optional<std::string> passes = PassOf(owner, event.kind, now);
     if (!passes.has_value()) return;
     more = *std::move(passes);
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -184,6 +185,54 @@ TEST_F(NamedSetRequestsTest, FailedOnesMakeRoomWhereThereIsNone) {
   TakeFailed();
   ASSERT_THAT(Request(0, AddNamed("one more", {0, 1})), IsOk());
   EXPECT_THAT(failed_, IsEmpty());
+}
+
+TEST_F(NamedSetRequestsTest, TakeOfTheOwnersBytesUntilTheyAreAnswered) {
+  const auto budget = std::make_shared<ByteBudget>(64 << 10);
+  NamedSetRequests requests(budget);
+  const std::string name(256, 'n');
+  const auto ask = [&](int number) {
+    const ProcessSetProposal proposal = AddNamed(absl::StrCat(name, number), {0, 1});
+    return requests.Request(Rank{0}, proposal, proposal.ranks, joined_, kStart, agreed_, failed_);
+  };
+  for (int number = 0; number < 1000; ++number) ASSERT_THAT(ask(number), IsOk());
+  EXPECT_GT(requests.size(), 20u);
+  EXPECT_LT(requests.size(), 100u) << "a name has 256 bytes and stands there three times";
+  ASSERT_FALSE(failed_.empty());
+  EXPECT_THAT(failed_.front().fault.status,
+              StatusIs(Code::kResourceExhausted, HasSubstr("--max-bytes-per-owner")));
+  EXPECT_LE(budget->used(), budget->limit());
+  const size_t open = requests.size();
+  for (size_t number = 0; number < open; ++number)
+    requests.Withdraw(Rank{0}, absl::StrCat(name, number), failed_);
+  TakeFailed();
+  ASSERT_THAT(ask(5000), IsOk());
+  EXPECT_THAT(failed_, IsEmpty()) << "what has failed makes room";
+  EXPECT_THAT(requests, SizeIs(1));
+  EXPECT_THAT(requests.CheckConsistency(), IsOk());
+}
+
+// A rank that asks for a set of all beside one that asks for it of two.
+TEST_F(NamedSetRequestsTest, CountWhoIsStillToHearOfAFailureAndIsNoMember) {
+  const MemberList many = MemberList::All(4096);
+  const RankSet joined(many);
+  const auto budget = std::make_shared<ByteBudget>(1 << 20);
+  NamedSetRequests requests(budget);
+  for (int number = 0; number < 1000; ++number) {
+    const ProcessSetProposal two = AddNamed(absl::StrCat("n", number), {0, 1});
+    const ProcessSetProposal all{.remove = {}, .ranks = many.Ranks(), .name = two.name};
+    ASSERT_THAT(requests.Request(Rank{0}, two, two.ranks, joined, kStart, agreed_, failed_),
+                IsOk());
+    ASSERT_THAT(requests.Request(Rank{1}, all, all.ranks, joined, kStart, agreed_, failed_),
+                IsOk());
+    ASSERT_LE(budget->used(), budget->limit());
+  }
+  EXPECT_THAT(requests.CheckConsistency(), IsOk());
+  TakeFailed();
+  const ProcessSetProposal fresh = AddNamed("n999", {7});
+  ASSERT_THAT(requests.Request(Rank{7}, fresh, fresh.ranks, joined, kStart, agreed_, failed_),
+              IsOk());
+  EXPECT_THAT(requests.CheckConsistency(), IsOk());
 }
 
 }  // namespace

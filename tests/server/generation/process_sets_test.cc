@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 #include "tests/server/support/builders.h"
 #include "tests/support/status_matchers.h"
@@ -171,6 +173,32 @@ TEST(ListString, ShortensLongLists) {
   EXPECT_EQ(ListString({}), "[]");
   EXPECT_EQ(ListString(Ranks({0, 2})), "[0, 2]");
   EXPECT_THAT(ListString(MemberList::All(100).Ranks()), HasSubstr("30, 31 and 68 more]"));
+}
+
+TEST(ProcessSets, TakeOfTheOwnersBytesAndGiveThemBack) {
+  const auto budget = std::make_shared<ByteBudget>(16 << 10);
+  {
+    ProcessSets sets(100, budget), others(100, budget);
+    absl::Status last;
+    int32_t added = 0;
+    for (int32_t rank = 0; rank < 99 && last.ok(); ++rank) {
+      last = (rank % 2 == 0 ? sets : others).Add(Ranks({rank, 99})).status();
+      if (last.ok()) ++added;
+    }
+    EXPECT_GT(added, 3);
+    EXPECT_THAT(last, StatusIs(Code::kResourceExhausted, HasSubstr("--max-bytes-per-owner")));
+    EXPECT_THAT(sets.AddNamed("tp", Ranks({1, 2})),
+                StatusIs(Code::kResourceExhausted, HasSubstr("owner")));
+    EXPECT_THAT(sets.PairOf(Rank{4}, Rank{5}),
+                StatusIs(Code::kResourceExhausted, HasSubstr("owner")));
+    EXPECT_LE(budget->used(), budget->limit());
+    EXPECT_THAT(sets.Restore(ProcessSetId{50}, Ranks({1, 2}), /*is_pair=*/false), IsOk())
+        << "what there was before is there again";
+    sets.Remove(ProcessSetId{50});
+    sets.Remove(ProcessSetId{1});
+    EXPECT_THAT(sets.PairOf(Rank{4}, Rank{5}), IsOk());
+  }
+  EXPECT_EQ(budget->used(), 0);
 }
 
 }  // namespace

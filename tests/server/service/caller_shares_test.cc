@@ -122,6 +122,35 @@ TEST_F(CallerSharesTest, ACallOfTheStoreBeyondTheShareIsAnsweredAndNotCarriedOut
   coordinator.Stop("the test is over");
 }
 
+TEST_F(CallerSharesTest, AReportOfExitsBeyondTheShareIsAnsweredAndNotCarriedOut) {
+  prometheus::Registry registry;
+  ServerMetrics metrics(registry, clock_.Now());
+  Coordinator coordinator(ServerOptions(), Epoch{1}, clock_, metrics);
+  BoundedQueue<ExitsAnswer> answers(8, Clock::Real());
+  coordinator.Start({.deliver = [](const Deliver&) {},
+                     .close_session = [](const CloseSession&) {},
+                     .session_ended = [](SessionId) {},
+                     .store_reply = [](StoreReply&&) {},
+                     .exits_answer = [&](ExitsAnswer&& in) { answers.TryPush(std::move(in)); },
+                     .event = [](const Event&) {},
+                     .tick = [](absl::Time) {},
+                     .next_deadline = [] { return absl::InfiniteFuture(); },
+                     .shares = &shares_});
+  const auto report = [&](const Caller& caller) {
+    v1::ReportExitsRequest request;
+    request.set_job("train");
+    coordinator.inbox().Push(Inbound(
+        ExitsReported{CallId{7}, std::move(request), std::make_shared<const Caller>(caller)}));
+    std::vector<ExitsAnswer> taken = answers.TakeAll(Clock::Real().Now() + absl::Minutes(1));
+    return taken.size() == 1 ? taken[0].status : absl::InternalError("no answer, or several");
+  };
+  EXPECT_EQ(report(alice_).code(), absl::StatusCode::kNotFound);
+  ASSERT_THAT(Take(alice_, absl::Seconds(5)), IsOk());
+  EXPECT_EQ(report(alice_).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(report(bob_).code(), absl::StatusCode::kNotFound);
+  coordinator.Stop("the test is over");
+}
+
 TEST_F(CallerSharesTest, AnAnswerMayOutliveThem) {
   std::optional<CallerShares> shares(std::in_place, clock_);
   auto held = shares->HoldAnswer(alice_, 1 << 20);

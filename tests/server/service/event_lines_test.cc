@@ -3,12 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/start_time.h"
 
 namespace coordd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
@@ -64,6 +70,34 @@ TEST(SharedDepartures, TakesThoseWhoFellSilentTogetherHoweverLongEachWas) {
                         Departed(-1, "a", "was lost: it was silent for 10.4 s", kSilent)}),
       ElementsAre(Pair(0, "lost 2 workers on a, which had no ranks yet: it was silent for 10.1 s"),
                   Pair(1, "")));
+}
+
+class EventLinesTest : public ::testing::Test {
+ protected:
+  static Event Changed(const std::string& job, const std::string& text = "process set 1 added") {
+    return {.kind = Event::Kind::kProcessSetChanged, .job = job, .text = text};
+  }
+  // The lines of the log that these make.
+  std::vector<std::string> Lines(const std::vector<Event>& events, absl::Time now) {
+    ::testing::internal::CaptureStderr();
+    lines_.Write(
+        events, [](const std::string& job) { return job.substr(0, job.find('.')); }, now);
+    return absl::StrSplit(::testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+  }
+
+  EventLines lines_;
+};
+
+TEST_F(EventLinesTest, OneOwnersFloodIsCutShortAndHidesNothingOfOthers) {
+  const absl::Time now = kStart;
+  std::vector<Event> flood;
+  for (int i = 0; i < 3 * EventLines::kOwnersBurst; ++i)
+    flood.push_back(Changed(absl::StrCat("evil.", i)));
+  EXPECT_EQ(Lines(flood, now).size(), size_t{EventLines::kOwnersBurst});
+  EXPECT_THAT(Lines({Changed("good"), Changed("evil.7")}, now),
+              ElementsAre(HasSubstr("job good: process set 1 added")));
+  EXPECT_THAT(Lines({Changed("evil.8"), Changed("evil.9")}, now + EventLines::kOwnersEvery),
+              ElementsAre(HasSubstr("8193 more of this kind were not written) (of jobs of evil)")));
 }
 
 }  // namespace
