@@ -353,9 +353,8 @@ class EpollHttpServer final : public HttpServer {
     }
     if (request.method != "GET" && request.method != "HEAD")
       return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
-    const absl::Status may = options_.may_ask == nullptr
-                                 ? absl::OkStatus()
-                                 : options_.may_ask(*one.stream, one.peer.block, request);
+    absl::Status may;
+    if (options_.may_ask != nullptr) may = options_.may_ask(*one.stream, one.peer.block, request);
     if (!may.ok()) {
       Refused(request.authorization.empty() ? HttpRefusal::kUnauthorized : HttpRefusal::kToken,
               one.peer,

@@ -42,18 +42,29 @@ void LineSplitter::Finish(const Emit& emit) {
   partial_.clear();
 }
 
-void TailLines::Add(absl::string_view line) {
+void TailLines::Add(absl::string_view line, absl::Time now) {
   lines_.emplace_back(line);
-  if (lines_.size() > count_) lines_.pop_front();
+  times_.push_back(now);
+  if (lines_.size() <= count_) return;
+  lines_.pop_front();
+  times_.pop_front();
 }
 
-void TailLines::Add(const OutputPiece& piece) {
+std::deque<std::string> TailLines::Since(absl::Time then) const {
+  std::deque<std::string> recent;
+  for (size_t i = 0; i < lines_.size(); ++i)
+    if (times_[i] >= then) recent.push_back(lines_[i]);
+  return recent;
+}
+
+void TailLines::Add(const OutputPiece& piece, absl::Time now) {
   const bool open = !EndsLine(last_end_);
   const bool ends_only = piece.text.empty() && EndsLine(piece.end);
-  if (!open && !piece.text.empty()) Add(piece.text);
-  if (!open && ends_only) Add("");
+  if (!open && !piece.text.empty()) Add(piece.text, now);
+  if (!open && ends_only) Add("", now);
   if (!open && piece.text.empty() && !ends_only) return;  // nothing to overwrite
   if (open && !ends_only && last_end_ == PieceEnd::kReturn) lines_.back().clear();
+  if (open) times_.back() = now;
   if (open && lines_.back().size() < kMaxLineBytes) absl::StrAppend(&lines_.back(), piece.text);
   last_end_ = piece.end;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/coordrun/process/stream_splitter.h"
 
 namespace coordd {
@@ -35,14 +36,17 @@ class LineSplitter {
 class TailLines {
  public:
   explicit TailLines(size_t count) : count_(count) {}
-  void Add(absl::string_view line);
+  void Add(absl::string_view line, absl::Time now = absl::InfinitePast());
   // Adds a piece of a line: what is overwritten is forgotten.
-  void Add(const OutputPiece& piece);
+  void Add(const OutputPiece& piece, absl::Time now = absl::InfinitePast());
   const std::deque<std::string>& lines() const { return lines_; }
+  // Those of which a piece came then or later.
+  std::deque<std::string> Since(absl::Time then) const;
 
  private:
   size_t count_;
   std::deque<std::string> lines_;
+  std::deque<absl::Time> times_;            // of their last pieces
   PieceEnd last_end_ = PieceEnd::kNewline;  // of the last piece
 };
 

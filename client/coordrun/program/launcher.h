@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -61,6 +62,7 @@ class Launcher : private CrewEvents {
   absl::Status StartWorkers();
   // From now on coordd hears how workers end.
   void StartReporter();
+  std::deque<std::string> LastSaid(int32_t worker) const;
   void ReportExit(int32_t worker, const ProcessEnd& end);
   void RunWorkers();
   void DrainWorkers();

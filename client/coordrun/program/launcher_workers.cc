@@ -21,6 +21,8 @@ namespace {
 constexpr absl::Duration kJudgeTimeout = absl::Milliseconds(500);
 // From the moment when coordd has evicted a worker to SIGTERM.
 constexpr absl::Duration kAfterEviction = absl::Seconds(1);
+// Before the end of a process: what it says then may be of that.
+constexpr absl::Duration kSaidOfItsEnd = absl::Seconds(10);
 
 }  // namespace
 
@@ -34,7 +36,7 @@ void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
 }
 
 void Launcher::WorkerSaid(int32_t worker, Stream stream, const OutputPiece& piece) {
-  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece);
+  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece, clock_.Now());
   output_.WorkerSaid(worker, stream, piece);
 }
 
@@ -68,6 +70,11 @@ void Launcher::StartReporter() {
   if (reporter.ok()) reporter_ = *std::move(reporter);
 }
 
+// What it wrote earlier says nothing of its end: a framework's words from its start, perhaps.
+std::deque<std::string> Launcher::LastSaid(int32_t worker) const {
+  return tails_[static_cast<size_t>(worker)].Since(clock_.Now() - kSaidOfItsEnd);
+}
+
 void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
   const auto index = static_cast<size_t>(worker);
   if (reporter_ == nullptr || launches_[index].empty()) return;
@@ -81,7 +88,7 @@ void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
                        : state_->workers()[index].away ? "its host is gone"
                        : state_->ending()              ? "coordrun was ending the run"
                                                        : "";
-  *exit.mutable_exit() = ToProto(end, tails_[index].lines(), reason);
+  *exit.mutable_exit() = ToProto(end, LastSaid(worker), reason);
   reporter_->Report(std::move(exit));
 }
 
@@ -107,7 +114,6 @@ bool Launcher::JobIsOver(const std::optional<v1::ServerState>& view) {
 
 void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
   const absl::Time now = clock_.Now();
-  const auto& tail = tails_[static_cast<size_t>(worker)].lines();
   if (drained && !state_->ending()) {
     state_->DrainedWorkerEnded(worker, end, now);
     if (hosts_.change()) hosts_.slots().Drained(worker);
@@ -117,7 +123,8 @@ void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
   const size_t lost = state_->lost().size();
   state_->WorkerEnded(worker, end, now);
   if (state_->lost().size() > lost)
-    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker, tail)));
+    output_.Say(
+        absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker, LastSaid(worker))));
   if (end.ok() && (keeper_.is_own() || options_.max_restarts > 0)) early_look_.Ended(now);
 }
 

@@ -79,6 +79,21 @@ TEST(TailLines, KeepsTheLastOnes) {
   EXPECT_THAT(tail.lines(), ElementsAre("b", "c"));
 }
 
+TEST(TailLines, TellsWhatWasSaidSince) {
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  TailLines tail(3);
+  tail.Add("of its start", start);
+  tail.Add(OutputPiece{"bar 1%", PieceEnd::kReturn}, start);
+  tail.Add(OutputPiece{"bar 2%", PieceEnd::kNewline}, start + absl::Seconds(5));
+  tail.Add("at its end", start + absl::Seconds(9));
+  EXPECT_THAT(tail.Since(start + absl::Seconds(1)), ElementsAre("bar 2%", "at its end"));
+  EXPECT_THAT(tail.Since(start + absl::Seconds(9)), ElementsAre("at its end"));
+  EXPECT_THAT(tail.Since(start), SizeIs(3));
+  tail.Add("", start + absl::Seconds(20));
+  EXPECT_THAT(tail.Since(start), SizeIs(3));
+  EXPECT_THAT(tail.Since(start + absl::Seconds(20)), ElementsAre(""));
+}
+
 TEST(RankPrefix, IsAsWideAsTheLargestRank) {
   EXPECT_EQ(RankPrefix(3, 4, false), "[3] ");
   EXPECT_EQ(RankPrefix(3, 11, false), "[ 3] ");
