@@ -1,12 +1,23 @@
 #include "common/protocol/process_set_parts.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
 namespace {
 
 constexpr int64_t kFramingBytes = 16;
+
+absl::Status CheckCounts(const v1::ProcessSets& sets) {
+  int64_t members = 0;
+  for (const v1::ProcessSet& set : sets.sets()) members += set.ranks_size();
+  if (sets.sets_size() <= kMaxProcessSets && members <= kMaxProcessSetMembers)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(sets.sets_size(), " process sets of ", members,
+                                                 " ranks in all, expected at most ",
+                                                 kMaxProcessSets, " of ", kMaxProcessSetMembers));
+}
 
 }  // namespace
 
@@ -30,14 +41,13 @@ std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes)
   return parts;
 }
 
-void AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole) {
+absl::Status AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole) {
   whole.MergeFrom(part);
   whole.set_more(part.more());
+  return CheckCounts(whole);
 }
 
 absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size, int32_t checked) {
-  int64_t members = 0;
-  for (const v1::ProcessSet& set : sets.sets()) members += set.ranks_size();
   int32_t last = checked > 0 ? sets.sets(checked - 1).process_set() : 0;
   for (int32_t i = checked; i < sets.sets_size(); ++i) {
     const v1::ProcessSet& set = sets.sets(i);
@@ -56,11 +66,7 @@ absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size, int32_t
     }
     last = set.process_set();
   }
-  if (sets.sets_size() > kMaxProcessSets || members > kMaxProcessSetMembers) {
-    return absl::InvalidArgumentError(absl::StrCat(sets.sets_size(), " process sets of ", members,
-                                                   " ranks in all, expected at most ",
-                                                   kMaxProcessSets, " of ", kMaxProcessSetMembers));
-  }
+  COORDD_RETURN_IF_ERROR(CheckCounts(sets));
   if (0 <= sets.last_process_set() && sets.last_process_set() < kProcessSetNumbers)
     return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("last process set ", sets.last_process_set(),

@@ -13,8 +13,8 @@ namespace coordd {
 // least.
 std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes);
 
-// Appends the next part to the whole.
-void AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole);
+// Appends the next part to the whole. INVALID_ARGUMENT: those are more than a job may have.
+absl::Status AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole);
 
 // INVALID_ARGUMENT: numbers or ranks that are none, or not in order; names the set. `size`: of the
 // job. The ranks of the first `checked` sets are not looked at again.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/protocol/process_set_parts.h"
 #include "server/generation/process_sets.h"
 #include "server/job/admission.h"
@@ -21,7 +22,7 @@ absl::Status Survivors::AddReport(int32_t size, v1::RecoveryReport report,
   if (report.lanes_size() > 0) whole.mutable_lanes()->Swap(report.mutable_lanes());
   if (!report.has_process_sets()) return absl::OkStatus();
   const int32_t checked = whole.process_sets().sets_size();
-  AddPart(report.process_sets(), *whole.mutable_process_sets());
+  COORDD_RETURN_IF_ERROR(AddPart(report.process_sets(), *whole.mutable_process_sets()));
   return CheckProcessSets(whole.process_sets(), size, checked);
 }
 

@@ -26,7 +26,7 @@ absl::Status RecoverySim::Begin(int32_t w, const v1::CoordinatorMessage& message
     worker.joined_sets.Clear();
     if (message.membership().process_sets_follow()) return absl::OkStatus();
   } else if (message.has_process_sets() && worker.joined.has_value()) {
-    AddPart(message.process_sets(), worker.joined_sets);
+    COORDD_RETURN_IF_ERROR(AddPart(message.process_sets(), worker.joined_sets));
     worker.joined->set_sequence(message.sequence());
     if (message.process_sets().more()) return absl::OkStatus();
   } else {

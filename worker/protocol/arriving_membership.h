@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/protocol/process_set_parts.h"
 #include "coordd/v1/session.pb.h"
 
@@ -30,7 +31,8 @@ class ArrivingMembership {
     } else if (!whole_.has_value() || message.generation() != whole_->message.generation()) {
       return absl::InternalError("coordd sent process sets of a generation without its membership");
     } else {
-      AddPart(message.process_sets(), whole_->sets);
+      if (const absl::Status added = AddPart(message.process_sets(), whole_->sets); !added.ok())
+        return absl::InternalError(absl::StrCat("coordd sent ", added.message()));
       if (message.process_sets().more()) return std::nullopt;
     }
     return std::exchange(whole_, std::nullopt);

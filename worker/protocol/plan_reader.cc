@@ -6,7 +6,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/protocol/proto_convert.h"
+#include "common/protocol/tensor_spec.h"
 #include "worker/protocol/tensor_traits.h"
 
 namespace coordd {
@@ -124,7 +126,8 @@ absl::Status PlanReader::LearnSlots(const v1::CollectivePlan& plan) {
     const auto spec = planned.find(TensorKey(ProcessSetId{binding.process_set()}, binding.name()));
     if (spec != planned.end() && generation_.slots.Learn(binding.slot(), spec->second)) continue;
     return absl::InternalError(absl::StrCat(
-        "coordd gave slot ", binding.slot(), " to tensor ", binding.name(),
+        "coordd gave slot ", binding.slot(), " to tensor ",
+        ShortenedText(binding.name(), kMaxTensorNameBytes),
         ", expected the next slot, and a tensor that this rank has submitted and it has planned"));
   }
   return absl::OkStatus();
@@ -133,9 +136,9 @@ absl::Status PlanReader::LearnSlots(const v1::CollectivePlan& plan) {
 absl::StatusOr<TensorSpec> PlanReader::AbsentSpec(const v1::FusedBatch& batch, int index,
                                                   absl::string_view name) const {
   if (!context_.pending.has_joined() || batch.specs_size() != batch.tensors_size()) {
-    return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
-                                            batch.sequence(),
-                                            ", which this rank has not submitted"));
+    return absl::InternalError(
+        absl::StrCat("coordd planned tensor ", ShortenedText(name, kMaxTensorNameBytes),
+                     " in batch ", batch.sequence(), ", which this rank has not submitted"));
   }
   absl::StatusOr<TensorSpec> spec = FromProto(batch.specs(index));
   absl::Status valid = spec.ok() ? Validate(*spec, size_) : spec.status();

@@ -43,6 +43,11 @@ absl::Status ScheduledWork::OnSchedule(const v1::Schedule& schedule, const Proce
   }
   last_id_ = std::max(last_id_, schedule.id());
   incoming_.MergeFrom(schedule);
+  if (incoming_.ByteSizeLong() > kMaxScheduleBytes) {
+    incoming_.Clear();
+    return absl::InternalError(absl::StrCat("coordd sent schedule ", schedule.id(),
+                                            " of more than ", kMaxScheduleBytes >> 20, " MiB"));
+  }
   return schedule.more() ? absl::OkStatus() : Begin(sets, size, position, context);
 }
 

@@ -82,6 +82,8 @@ class ScheduledWork {
   // The set of a schedule that is there; 0: there is none.
   ProcessSetId SetOf(int64_t id) const;
   // The rest of a schedule that has come in part will not come.
+  // Of all its parts. coordd's have 16,384 tensors at most.
+  static constexpr size_t kMaxScheduleBytes = size_t{32} << 20;
   void ForgetIncoming() { incoming_.Clear(); }
 
   // --- what the program does ---

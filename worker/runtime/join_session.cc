@@ -54,7 +54,11 @@ void Take(ControlEvent event, Attempt& attempt) {
     attempt.is_complete = !message.membership().process_sets_follow();
     attempt.membership = std::move(message);
   } else if (message.has_process_sets() && attempt.membership.has_value()) {
-    AddPart(message.process_sets(), attempt.process_sets);
+    if (const absl::Status added = AddPart(message.process_sets(), attempt.process_sets);
+        !added.ok()) {
+      attempt.ended = absl::InternalError(absl::StrCat("coordd sent ", added.message()));
+      return;
+    }
     attempt.is_complete = !message.process_sets().more();
     attempt.membership->set_sequence(message.sequence());
   } else if (message.has_shutdown()) {

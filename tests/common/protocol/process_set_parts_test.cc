@@ -38,11 +38,22 @@ TEST(ProcessSetParts, MakeTheWholeAgainAndOnlyTheLastSaysThatItIsThat) {
   EXPECT_GT(parts.size(), 10u);
   for (size_t i = 0; i < parts.size(); ++i) {
     EXPECT_EQ(parts[i].more(), i + 1 < parts.size());
-    AddPart(parts[i], whole);
+    EXPECT_THAT(AddPart(parts[i], whole), IsOk());
     EXPECT_EQ(whole.more(), parts[i].more());
   }
   EXPECT_EQ(parts.back().sets_size(), 1);
   EXPECT_EQ(whole.SerializeAsString(), sets.SerializeAsString());
+}
+
+// Whoever sends parts without an end is told before they fill the memory.
+TEST(ProcessSetParts, AreNotMoreThanAJobMayHave) {
+  v1::ProcessSets part, whole;
+  for (int32_t number = 1; number <= kMaxProcessSets / 2; ++number) AddSet(part, number, {0});
+  part.set_more(true);
+  EXPECT_THAT(AddPart(part, whole), IsOk());
+  EXPECT_THAT(AddPart(part, whole), IsOk());
+  EXPECT_THAT(AddPart(part, whole), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("expected at most 245760 of")));
 }
 
 TEST(ProcessSetParts, AreCheckedAgainstTheSizeOfTheJob) {

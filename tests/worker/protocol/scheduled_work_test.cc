@@ -6,12 +6,14 @@
 
 #include "common/protocol/protocol_bounds.h"
 #include "tests/support/start_time.h"
+#include "tests/support/status_matchers.h"
 #include "tests/worker/support/state_member.h"
 
 namespace coordd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class ScheduledWorkTest : public ::testing::Test {
  protected:
@@ -27,6 +29,15 @@ class ScheduledWorkTest : public ::testing::Test {
     for (const std::string& name : names)
       ToProto(Gradient(name), schedule.add_batches()->add_tensors());
     return work_.OnSchedule(schedule, sets_, /*size=*/3, /*position=*/9, At(kStart));
+  }
+  // One more part, of a megabyte.
+  absl::Status SendPart() {
+    v1::Schedule part;
+    part.set_id(1);
+    part.set_lane(kFirstScheduleLane);
+    part.set_more(true);
+    ToProto(Gradient(std::string(1 << 20, 'a')), part.add_batches()->add_tensors());
+    return work_.OnSchedule(part, sets_, /*size=*/3, /*position=*/9, At(kStart));
   }
   bool Submit(int64_t id, const TensorSpec& spec, absl::Time now = kStart) {
     SubmittedTensor tensor{TensorId{id}, spec, now + kTimeout};
@@ -66,6 +77,12 @@ class ScheduledWorkTest : public ::testing::Test {
   ScheduledWork work_;
   std::optional<ScheduledWork::Fault> fault_;
 };
+
+TEST_F(ScheduledWorkTest, PartsWithoutAnEndAreAnError) {
+  for (int part = 0; part < 31; ++part) ASSERT_THAT(SendPart(), IsOk());
+  EXPECT_THAT(SendPart(), StatusIs(absl::StatusCode::kInternal,
+                                   HasSubstr("coordd sent schedule 1 of more than 32 MiB")));
+}
 
 TEST_F(ScheduledWorkTest, ABatchIsLaunchedWhenAllOfItIsHere) {
   ASSERT_TRUE(Begin({"a", "b"}).ok());
