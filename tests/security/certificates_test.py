@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import json
 import os
 import re
 import shutil
@@ -87,6 +88,21 @@ class CertificatesTest(processes.TestCase):
                                 capture_output=True, text=True).stdout.splitlines()
         self.assertEqual(pasted, ["--tls-cert", f"{folder}/server.crt", "--tls-key", f"{folder}/server.key", "--tls-ca", f"{folder}/ca.crt",
                                   *(f"{folder}/{name}" for name in ("operator.crt", "operator.key", "ca.crt"))])
+
+    def test_whose_names_a_renewal_drops_is_told(self):
+        folder = os.path.join(self.folder, "named")
+        self.certs(folder, "--name", "launch.cluster", "--name", "10.0.0.7")
+        renew = [program("coordctl"), "certs", folder, "--role", "server", "--renew"]
+        kept = subprocess.run(renew, check=True, capture_output=True, text=True).stdout
+        self.assertIn("# its names: localhost, 127.0.0.1, ::1, launch.cluster, 10.0.0.7\n", kept)
+        self.assertNotIn("NO LONGER", kept)
+        dropped = subprocess.run([*renew, "--name", "10.0.0.7", "--name", "other.cluster"], check=True, capture_output=True, text=True).stdout
+        self.assertIn("# its names: localhost, 127.0.0.1, ::1, 10.0.0.7, other.cluster\n# NO LONGER among them: launch.cluster.", dropped)
+        self.assertIn("\n#   --name launch.cluster\n", dropped)
+        said = json.loads(subprocess.run([*renew, "--json", "--name", "launch.cluster"], check=True,
+                                         capture_output=True, text=True).stdout)["server"]
+        self.assertEqual(said["names"], ["localhost", "127.0.0.1", "::1", "launch.cluster"])
+        self.assertEqual(said["dropped_names"], ["10.0.0.7", "other.cluster"])
 
     def test_what_cannot_be_renewed_is_one_sentence(self):
         folder = self.first.folder

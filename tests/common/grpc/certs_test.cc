@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 
 namespace coordd {
@@ -182,6 +183,18 @@ TEST(AddServerCertificate, HasTheNamesOfTheOneThatItReplaces) {
   const Certificate other = Load(directory / "server.crt");
   EXPECT_EQ(X509_check_host(other.get(), "other.cluster", 0, 0, nullptr), 1);
   EXPECT_NE(X509_check_host(other.get(), "launch.cluster", 0, 0, nullptr), 1);
+}
+
+TEST(ServerNamesIn, AreThoseThatClientsReachItBy) {
+  const TempDirectory directory;
+  EXPECT_THAT(ServerNamesIn(directory.path()), IsOkAndHolds(testing::IsEmpty()));
+  ASSERT_TRUE(
+      MakeCertificates(directory.path(), {.server_names = {"launch.cluster", "fd00::7"}}).ok());
+  EXPECT_THAT(
+      ServerNamesIn(directory.path()),
+      IsOkAndHolds(ElementsAre("localhost", "127.0.0.1", "::1", "launch.cluster", "fd00::7")));
+  std::ofstream(directory / "server.crt") << "half of one";
+  EXPECT_EQ(ServerNamesIn(directory.path()).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST(OperatorTlsFiles, AreAWorkersWhereThereIsNoOperator) {
