@@ -15,4 +15,11 @@ std::string TextOf(const ASN1_STRING* string);
 // The URIs among its alternative names, in their order: "coordd://worker/train".
 std::vector<std::string> UrisOf(const X509* certificate);
 
+// Tells one key from another, for people: the first bytes of its identifier ("3f2a9c1d"), which
+// `openssl x509 -ext subjectKeyIdentifier` shows, too. Of the certificate's own key as `coordctl
+// certs` and most others identify it; empty: it has none.
+std::string KeyMark(const X509* certificate);
+// Of the key that has signed it; empty: it does not say.
+std::string SignersMark(X509* certificate);
+
 }  // namespace coordd

@@ -26,6 +26,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/certificate_names.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -73,7 +74,7 @@ absl::Status SetSerial(X509* certificate) {
   return absl::OkStatus();
 }
 
-// `issuer` nullptr: signed by itself.
+// `issuer` nullptr: signed by itself, and its key's mark behind `name`.
 absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extensions,
                             absl::Duration lifetime, const Signed* issuer) {
   Signed made{TlsOwned<EVP_PKEY>(EVP_EC_gen("P-256")), TlsOwned<X509>(X509_new())};
@@ -92,8 +93,11 @@ absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extension
       X509_set1_notAfter(certificate, last);
   }
   X509_set_pubkey(certificate, made.key.get());
+  // Two authorities differ in name, too, so that whoever has files of both sees it.
+  const std::string whole =
+      issuer == nullptr ? absl::StrCat(name, " ", KeyMark(certificate)) : name;
   X509_NAME* subject = X509_get_subject_name(certificate);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(name.c_str());
+  const auto* bytes = reinterpret_cast<const unsigned char*>(whole.c_str());
   X509_NAME_add_entry_by_txt(subject, "O", MBSTRING_UTF8,
                              reinterpret_cast<const unsigned char*>("coordd"), -1, -1, 0);
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, bytes, -1, -1, 0);

@@ -5,6 +5,7 @@
 #include <openssl/x509v3.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +15,8 @@
 
 namespace coordd {
 namespace {
+
+constexpr size_t kMostAuthorities = 4;  // in a sentence
 
 bool NamesSomebody(X509* certificate) {
   GENERAL_NAMES* names = static_cast<GENERAL_NAMES*>(
@@ -76,6 +79,18 @@ absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
   facts.begin = absl::FromTM(begin, absl::UTCTimeZone());
   facts.end = absl::FromTM(end, absl::UTCTimeZone());
   return facts;
+}
+
+std::string AuthoritiesIn(const std::string& file) {
+  std::vector<std::string> names;
+  const TlsOwned<BIO> in(BIO_new_file(file.c_str(), "r"));
+  for (size_t i = 0; in != nullptr && i < kMostAuthorities; ++i) {
+    const TlsOwned<X509> one(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+    if (one == nullptr) break;
+    names.push_back(NameText(X509_get_subject_name(one.get())));
+  }
+  ERR_clear_error();
+  return absl::StrJoin(names, " and ");
 }
 
 absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side) {

@@ -50,6 +50,14 @@ std::string WhoseText(const X509* certificate) {
   return name.empty() ? "" : absl::StrCat(" (", name, ")");
 }
 
+// Whether nobody whom we trust has signed it.
+bool IsAStrangers(int error) {
+  return error == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY ||
+         error == X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE ||
+         error == X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT ||
+         error == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN;
+}
+
 class Tls final : public TlsStream {
  public:
   Tls(TlsOwned<SSL> ssl, bool wants_protocol)
@@ -149,6 +157,11 @@ class Tls final : public TlsStream {
     if (error == X509_V_ERR_CERT_HAS_EXPIRED) {
       unverified_ = absl::StrCat(which, WhoseText(certificate), " has expired at ",
                                  TimeText(X509_get0_notAfter(certificate)));
+    }
+    if (IsAStrangers(error)) {
+      const std::string mark = SignersMark(X509_STORE_CTX_get0_cert(store));
+      unverified_ = absl::StrCat("its certificate is not of the authority in --tls-ca",
+                                 mark.empty() ? "" : ", but of authority ", mark);
     }
     if (ok && is_own && (X509_get_extension_flags(certificate) & EXFLAG_CA) != 0) {
       unverified_ = "its certificate is an authority's, which signs others' and is nobody's own";

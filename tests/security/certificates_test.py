@@ -211,6 +211,29 @@ class CertificatesTest(processes.TestCase):
         self.assertTrue(wait_for(lambda: said.search(coordd.text())), coordd.text())
         return said.search(coordd.text()).group(1)
 
+    def test_of_which_authority_each_side_is_is_said_to_both(self):
+        def name_of(certificates):
+            said = subprocess.run([program("coordctl"), "whoami", "--json"], check=True, capture_output=True, text=True,
+                                  env={**os.environ, **certificates.variables("worker")}).stdout
+            connection = json.loads(said)["connection"]
+            self.assertEqual(connection["authority"], connection["trusted_authority"])
+            return connection["authority"]
+
+        ours, theirs = name_of(self.first), name_of(self.second)
+        self.assertRegex(ours, "^CN=coordd authority [0-9a-f]{8},O=coordd$")
+        self.assertNotEqual(ours, theirs)
+        mark, their_mark = (re.search("[0-9a-f]{8}", name).group() for name in (ours, theirs))
+        coordd = self.coordd(*self.first.server_flags())
+        status = [program("coordctl"), "status", "--coordinator", coordd.listen]
+        text = self.run_command(*status, *self.second.flags("operator"))[1]
+        self.assertIn(f"; coordd's is of authority {mark}; the file is of {theirs})", text)
+        flags = self.second.flags("operator")
+        flags[flags.index(f"{self.second.folder}/ca.crt")] = f"{self.first.folder}/ca.crt"
+        text = self.run_command(*status, *flags)[1]
+        self.assertIn(f"; this one is of {theirs}", text)
+        said = f"was refused: its certificate is not of the authority in --tls-ca, but of authority {their_mark}"
+        self.assertTrue(wait_for(lambda: said in coordd.text()), coordd.text())
+
     @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
     def test_an_authoritys_certificate_is_nobodys_own(self):
         stem = self.first.add_by_hand("sub", "coordd://operator/eve", constraints="CA:TRUE")
