@@ -38,8 +38,7 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
   }
   if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0)
     return " is not valid yet: this machine's clock is behind, or it is for later";
-  if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)
-    return " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)";
+  if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0) return ExpiredText(certificate);
   if (serves && !NamesSomebody(certificate))
     return " names no host: expected one with the names that clients reach coordd by";
   return "";

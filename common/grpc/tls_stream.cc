@@ -5,7 +5,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <cstdint>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "common/base/identity.h"
 #include "common/base/utf8.h"
 #include "common/grpc/certificate_names.h"
@@ -26,14 +24,6 @@ namespace {
 using Outcome = ClientStream::Outcome;
 
 constexpr size_t kMaxNameBytes = 100;  // in a line of the log
-
-// When it begins or ends to be valid.
-std::string TimeText(const ASN1_TIME* at) {
-  tm time = {};
-  if (ASN1_TIME_to_tm(at, &time) != 1) return "a time that is none";
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromTM(time, absl::UTCTimeZone()),
-                          absl::UTCTimeZone());
-}
 
 std::string CommonNameOf(const X509* certificate) {
   const X509_NAME* const subject = X509_get_subject_name(certificate);

@@ -251,6 +251,9 @@ class CertificatesTest(processes.TestCase):
         for stem, uris, whose in (("late", ["coordd://worker/train7"], "worker/train7"), ("plain", [], "plain")):
             self.first.add_by_hand(stem, *uris, begin="20200101000000Z", end="20210101000000Z")
             self.assertEqual(self.refused(coordd, stem), f"its certificate ({whose}) has expired at 2021-01-01 00:00:00 UTC")
+            status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, *self.first.flags(stem))
+            self.assertEqual(status, 2, text)
+            self.assertIn(f"{stem}.crt has expired at 2021-01-01 00:00:00 UTC: expected a new one (coordctl certs DIR --role", text)
 
     @unittest.skipUnless(HAS_OPENSSL, "openssl says the messages")
     def test_new_keys_without_end_cost_their_connection(self):
