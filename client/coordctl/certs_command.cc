@@ -5,8 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
+#include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/shell_word.h"
@@ -63,13 +66,42 @@ absl::Duration LifetimeOf(const CertsArguments& arguments, const std::string& re
   return std::max(kDay, absl::Floor(was->end - was->begin, kDay));
 }
 
+// Those of `before` that are not in `now`.
+std::vector<std::string> Without(std::vector<std::string> before,
+                                 const std::vector<std::string>& now) {
+  const auto is_kept = [&now](const std::string& name) {
+    return std::find(now.begin(), now.end(), name) != now.end();
+  };
+  before.erase(std::remove_if(before.begin(), before.end(), is_kept), before.end());
+  return before;
+}
+
+// Whoever means to add one name learns that the others are gone before his clients do.
+std::string NamesLines(const std::vector<std::string>& names,
+                       const std::vector<std::string>& dropped) {
+  std::string lines = absl::StrCat("# its names: ", absl::StrJoin(names, ", "), "\n");
+  if (dropped.empty()) return lines;
+  // Another program may have made that one, with names that would end a comment of the shell's.
+  absl::StrAppend(&lines, "# NO LONGER among them: ", absl::CEscape(absl::StrJoin(dropped, ", ")),
+                  ". What --name gives stands for all; to keep them:\n#   --name ",
+                  absl::CEscape(absl::StrJoin(dropped, " --name ")), "\n");
+  return lines;
+}
+
 absl::StatusOr<std::string> AddServer(const CertsArguments& arguments, bool as_json) {
   const TlsFiles files = ServerTlsFiles(arguments.directory);
+  // Where it cannot be read nothing is known to be lost.
+  const auto before = ServerNamesIn(arguments.directory);
   COORDD_RETURN_IF_ERROR(AddServerCertificate(
       arguments.directory, arguments.names,
       {.lifetime = LifetimeOf(arguments, files.cert), .renew = arguments.renew}));
-  if (!as_json) return ServerLine(files);
-  return nlohmann::ordered_json({{std::string(kServer), JsonOf(files)}}).dump();
+  COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServerNamesIn(arguments.directory));
+  const std::vector<std::string> dropped = Without(before.value_or(names), names);
+  if (!as_json) return absl::StrCat(NamesLines(names, dropped), ServerLine(files));
+  nlohmann::ordered_json server = JsonOf(files);
+  server["names"] = names;
+  server["dropped_names"] = dropped;
+  return nlohmann::ordered_json({{std::string(kServer), server}}).dump();
 }
 
 absl::StatusOr<std::string> AddOne(const CertsArguments& arguments, bool as_json,

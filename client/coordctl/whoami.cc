@@ -33,7 +33,8 @@ std::string ConnectionText(const WorkerConnection& connection) {
   if (!connection.problem.empty()) return absl::StrCat("TLS, which fails: ", connection.problem);
   return absl::StrCat("TLS, as ", connection.who, " (", connection.tls.cert, "), signed by ",
                       connection.authority, ", valid until ", connection.end,
-                      "; coordd's certificate must be of the authority in ", connection.tls.ca);
+                      "; coordd's certificate must be of the authority in ", connection.tls.ca,
+                      connection.trusted.empty() ? "" : absl::StrCat(", ", connection.trusted));
 }
 
 Json ConnectionJson(const WorkerConnection& connection) {
@@ -44,6 +45,7 @@ Json ConnectionJson(const WorkerConnection& connection) {
           {"authority", connection.authority},
           {"valid_until", connection.end},
           {"trusts", connection.tls.ca},
+          {"trusted_authority", connection.trusted},
           {"problem", connection.problem}};
 }
 

@@ -14,6 +14,7 @@ struct WorkerConnection {
   std::string who;        // what its certificate says of it
   std::string authority;  // that has signed it
   std::string end;        // of its validity
+  std::string trusted;    // the authorities in tls.ca; empty: not known
   std::string problem;    // why it cannot be used; empty: it can
 };
 

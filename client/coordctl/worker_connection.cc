@@ -17,6 +17,7 @@ WorkerConnection ReadWorkerConnection(const Environment& environment) {
   if (!facts.ok()) return connection;
   connection.who = facts->who;
   connection.authority = facts->authority;
+  connection.trusted = AuthoritiesIn(connection.tls.ca);
   connection.end = absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", facts->end, absl::UTCTimeZone());
   return connection;
 }

@@ -8,6 +8,7 @@ Without either, the package is installed alone and looks for the library when it
 """
 
 import os
+import shlex
 import shutil
 
 from setuptools import Distribution, setup
@@ -34,8 +35,10 @@ def refuse_half_a_build():
     wanted = [BUILT, *(os.path.join(BUILD, "bin", program) for program in PROGRAMS)]
     missing = [os.path.relpath(one, BUILD) for one in wanted if not os.path.exists(one)]
     if missing:
-        raise SystemExit(f"coordd: {os.path.abspath(BUILD)} is not built to the end: {', '.join(missing)} is missing; run "
-                         f"`cmake --build {os.path.relpath(os.path.abspath(BUILD))}`, then install again")
+        # pip runs this in client/python, where nobody who reads it is.
+        build = os.path.abspath(BUILD)
+        raise SystemExit(f"coordd: {build} is not built to the end: {', '.join(missing)} is missing; run "
+                         f"`cmake --build {shlex.quote(build)}`, then install again")
 
 
 class BuildWithLibrary(build_py):

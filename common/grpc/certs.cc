@@ -26,6 +26,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/certificate_names.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -73,7 +74,7 @@ absl::Status SetSerial(X509* certificate) {
   return absl::OkStatus();
 }
 
-// `issuer` nullptr: signed by itself.
+// `issuer` nullptr: signed by itself, and its key's mark behind `name`.
 absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extensions,
                             absl::Duration lifetime, const Signed* issuer) {
   Signed made{TlsOwned<EVP_PKEY>(EVP_EC_gen("P-256")), TlsOwned<X509>(X509_new())};
@@ -92,8 +93,11 @@ absl::StatusOr<Signed> Sign(const std::string& name, const Extensions& extension
       X509_set1_notAfter(certificate, last);
   }
   X509_set_pubkey(certificate, made.key.get());
+  // Two authorities differ in name, too, so that whoever has files of both sees it.
+  const std::string whole =
+      issuer == nullptr ? absl::StrCat(name, " ", KeyMark(certificate)) : name;
   X509_NAME* subject = X509_get_subject_name(certificate);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(name.c_str());
+  const auto* bytes = reinterpret_cast<const unsigned char*>(whole.c_str());
   X509_NAME_add_entry_by_txt(subject, "O", MBSTRING_UTF8,
                              reinterpret_cast<const unsigned char*>("coordd"), -1, -1, 0);
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, bytes, -1, -1, 0);
@@ -276,34 +280,6 @@ absl::StatusOr<Signed> SignServer(const std::vector<std::string>& names, absl::D
               lifetime, &ca);
 }
 
-// DNS names and IP addresses in the certificate of `path`; none where there is none.
-absl::StatusOr<std::vector<std::string>> ServerNamesOf(const std::string& path) {
-  std::vector<std::string> found;
-  if (access(path.c_str(), F_OK) != 0) return found;
-  const TlsOwned<BIO> file(BIO_new_file(path.c_str(), "r"));
-  const TlsOwned<X509> certificate(
-      file == nullptr ? nullptr : PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr));
-  if (certificate == nullptr) return TlsLibraryError(absl::StrCat("read ", path));
-  const TlsOwned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
-    if (name->type != GEN_DNS && name->type != GEN_IPADD) continue;
-    const ASN1_STRING* text = name->type == GEN_DNS ? name->d.dNSName : name->d.iPAddress;
-    const unsigned char* bytes = ASN1_STRING_get0_data(text);
-    const auto size = static_cast<size_t>(ASN1_STRING_length(text));
-    if (name->type == GEN_DNS) {
-      found.emplace_back(reinterpret_cast<const char*>(bytes), size);
-      continue;
-    }
-    char address[INET6_ADDRSTRLEN] = "";
-    if (size == sizeof(in_addr) || size == sizeof(in6_addr))
-      inet_ntop(size == sizeof(in_addr) ? AF_INET : AF_INET6, bytes, address, sizeof(address));
-    if (address[0] != 0) found.emplace_back(address);
-  }
-  return found;
-}
-
 absl::StatusOr<Signed> LoadAuthority(const std::string& directory) {
   const TlsFiles files = {directory + "/ca.crt", directory + "/ca.key", directory + "/ca.crt"};
   if (access(files.key.c_str(), F_OK) != 0) {
@@ -383,6 +359,34 @@ absl::Status AddCertificate(const std::string& directory, const std::string& ste
   return WritePair(absl::StrCat(directory, "/", stem), made, options.renew);
 }
 
+absl::StatusOr<std::vector<std::string>> ServerNamesIn(const std::string& directory) {
+  const std::string path = ServerTlsFiles(directory).cert;
+  std::vector<std::string> found;
+  if (access(path.c_str(), F_OK) != 0) return found;
+  const TlsOwned<BIO> file(BIO_new_file(path.c_str(), "r"));
+  const TlsOwned<X509> certificate(
+      file == nullptr ? nullptr : PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr));
+  if (certificate == nullptr) return TlsLibraryError(absl::StrCat("read ", path));
+  const TlsOwned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_DNS && name->type != GEN_IPADD) continue;
+    const ASN1_STRING* text = name->type == GEN_DNS ? name->d.dNSName : name->d.iPAddress;
+    const unsigned char* bytes = ASN1_STRING_get0_data(text);
+    const auto size = static_cast<size_t>(ASN1_STRING_length(text));
+    if (name->type == GEN_DNS) {
+      found.emplace_back(reinterpret_cast<const char*>(bytes), size);
+      continue;
+    }
+    char address[INET6_ADDRSTRLEN] = "";
+    if (size == sizeof(in_addr) || size == sizeof(in6_addr))
+      inet_ntop(size == sizeof(in_addr) ? AF_INET : AF_INET6, bytes, address, sizeof(address));
+    if (address[0] != 0) found.emplace_back(address);
+  }
+  return found;
+}
+
 absl::Status AddServerCertificate(const std::string& directory, std::vector<std::string> names,
                                   const AddOptions& options) {
   COORDD_RETURN_IF_ERROR(CheckLifetime(options.lifetime));
@@ -395,7 +399,7 @@ absl::Status AddServerCertificate(const std::string& directory, std::vector<std:
         files.cert, " is not there to be renewed, expected it, or the names of coordd's hosts"));
   }
   if (names.empty()) {
-    COORDD_ASSIGN_OR_RETURN(names, ServerNamesOf(files.cert));
+    COORDD_ASSIGN_OR_RETURN(names, ServerNamesIn(directory));
   }
   COORDD_ASSIGN_OR_RETURN(const Signed made, SignServer(names, options.lifetime, ca));
   return WritePair(directory + "/server", made, options.renew);

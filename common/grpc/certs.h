@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/identity.h"
 #include "common/grpc/tls.h"
@@ -42,6 +43,9 @@ absl::Status AddCertificate(const std::string& directory, const std::string& ste
 // server.crt that is there; none where there is none.
 absl::Status AddServerCertificate(const std::string& directory, std::vector<std::string> names,
                                   const AddOptions& options);
+// The DNS names and IP addresses in the server.crt in `directory`; none where there is none.
+// INTERNAL: it cannot be read.
+absl::StatusOr<std::vector<std::string>> ServerNamesIn(const std::string& directory);
 
 // The files that these wrote, as each side uses them.
 TlsFiles ServerTlsFiles(const std::string& directory);

@@ -23,6 +23,8 @@
 #include "absl/strings/string_view.h"
 #include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/certificate_names.h"
+#include "common/grpc/own_certificate.h"
 #include "common/grpc/tls_handles.h"
 #include "common/net/wire.h"
 
@@ -101,6 +103,8 @@ class TlsTalk {
     out_ = BIO_new(BIO_s_mem());
     SSL_set_bio(ssl_.get(), in_, out_);  // which owns them now
     SSL_set_connect_state(ssl_.get());
+    SSL_set_app_data(ssl_.get(), this);
+    SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, &OnVerified);
   }
 
   SSL* ssl() { return ssl_.get(); }
@@ -131,13 +135,25 @@ class TlsTalk {
 
   // OpenSSL's number of what failed; 0: nothing of TLS's.
   int reason() const { return reason_; }
+  // The mark of the key that has signed the other side's certificate, where that will not do.
+  const std::string& signer() const { return signer_; }
 
  private:
+  static int OnVerified(int ok, X509_STORE_CTX* store) {
+    auto* const ssl =
+        static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
+    X509* const certificate = X509_STORE_CTX_get0_cert(store);
+    if (ok != 1 && certificate != nullptr)
+      static_cast<TlsTalk*>(SSL_get_app_data(ssl))->signer_ = SignersMark(certificate);
+    return ok;
+  }
+
   Wire wire_;
   TlsOwned<SSL> ssl_;
   BIO* in_ = nullptr;   // ssl_'s
   BIO* out_ = nullptr;  // ssl_'s
   int reason_ = 0;
+  std::string signer_;
 };
 
 TlsOwned<SSL_CTX> ContextOf(const TlsFiles& tls) {
@@ -167,7 +183,9 @@ void ExpectName(SSL* ssl, const std::string& host) {
   SSL_set_tlsext_host_name(ssl, host.c_str());
 }
 
-absl::Status CertificateRefused(long error, const HostPort& address, const TlsFiles& tls) {
+// `signer`: of the key that has signed it.
+absl::Status CertificateRefused(long error, const std::string& signer, const HostPort& address,
+                                const TlsFiles& tls) {
   const std::string whose = absl::StrCat("the certificate of coordd at ", address.ToString());
   if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
     return absl::UnauthenticatedError(absl::StrCat(
@@ -181,15 +199,18 @@ absl::Status CertificateRefused(long error, const HostPort& address, const TlsFi
       error == X509_V_ERR_INVALID_PURPOSE) {
     return absl::UnauthenticatedError(absl::StrCat(whose, " is not accepted here: ", said));
   }
-  return absl::UnauthenticatedError(absl::StrCat(whose, " is not of the authority in ", tls.ca,
-                                                 ": expected files of one `coordctl certs` (", said,
-                                                 ")"));
+  return absl::UnauthenticatedError(absl::StrCat(
+      whose, " is not of the authority in ", tls.ca, ": expected files of one `coordctl certs` (",
+      said, signer.empty() ? "" : absl::StrCat("; coordd's is of authority ", signer),
+      "; the file is of ", AuthoritiesIn(tls.ca), ")"));
 }
 
 absl::Status OursRefused(absl::string_view said, const HostPort& address, const TlsFiles& tls) {
+  const absl::StatusOr<CertificateFacts> ours = ReadCertificateFacts(tls.cert);
   return absl::UnauthenticatedError(
       absl::StrCat("coordd at ", address.ToString(), " does not take the certificate in ", tls.cert,
-                   ": expected one of the authority that it was given with --tls-ca", said));
+                   ": expected one of the authority that it was given with --tls-ca", said,
+                   ours.ok() ? absl::StrCat("; this one is of ", ours->authority) : ""));
 }
 
 std::string SaidBy(int reason) {
@@ -211,7 +232,7 @@ std::optional<absl::Status> AskTls(const HostPort& address, const TlsFiles& tls,
   ExpectName(talk.ssl(), address.host);
   if (!talk.Do([](SSL* ssl) { return SSL_do_handshake(ssl); })) {
     const long verified = SSL_get_verify_result(talk.ssl());
-    if (verified != X509_V_OK) return CertificateRefused(verified, address, tls);
+    if (verified != X509_V_OK) return CertificateRefused(verified, talk.signer(), address, tls);
     const int reason = talk.reason();
     // A crowded coordd may end it here: nothing is known then of what it speaks.
     if (reason == 0)

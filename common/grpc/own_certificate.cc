@@ -5,6 +5,7 @@
 #include <openssl/x509v3.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +15,8 @@
 
 namespace coordd {
 namespace {
+
+constexpr size_t kMostAuthorities = 4;  // in a sentence
 
 bool NamesSomebody(X509* certificate) {
   GENERAL_NAMES* names = static_cast<GENERAL_NAMES*>(
@@ -35,8 +38,7 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
   }
   if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0)
     return " is not valid yet: this machine's clock is behind, or it is for later";
-  if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)
-    return " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)";
+  if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0) return ExpiredText(certificate);
   if (serves && !NamesSomebody(certificate))
     return " names no host: expected one with the names that clients reach coordd by";
   return "";
@@ -76,6 +78,18 @@ absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
   facts.begin = absl::FromTM(begin, absl::UTCTimeZone());
   facts.end = absl::FromTM(end, absl::UTCTimeZone());
   return facts;
+}
+
+std::string AuthoritiesIn(const std::string& file) {
+  std::vector<std::string> names;
+  const TlsOwned<BIO> in(BIO_new_file(file.c_str(), "r"));
+  for (size_t i = 0; in != nullptr && i < kMostAuthorities; ++i) {
+    const TlsOwned<X509> one(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+    if (one == nullptr) break;
+    names.push_back(NameText(X509_get_subject_name(one.get())));
+  }
+  ERR_clear_error();
+  return absl::StrJoin(names, " and ");
 }
 
 absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side) {

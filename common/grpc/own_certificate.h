@@ -28,5 +28,7 @@ struct CertificateFacts {
 };
 // Of the first in `file`. INVALID_ARGUMENT: names the file.
 absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file);
+// The names of the authorities in `file`, with " and " between; empty: none can be read.
+std::string AuthoritiesIn(const std::string& file);
 
 }  // namespace coordd

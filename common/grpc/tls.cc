@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/private_file.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/certificate_names.h"
 #include "common/grpc/tls_handles.h"
 
 namespace coordd {
@@ -77,8 +78,7 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
   }
   if (X509_cmp_current_time(X509_get0_notAfter(certificate.get())) < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("TLS certificate ", files.cert,
-                     " has expired: expected a new one (coordctl certs DIR --role ROLE --renew)"));
+        absl::StrCat("TLS certificate ", files.cert, ExpiredText(certificate.get())));
   }
   if (ParseCertificate(ca) == nullptr) {
     return absl::InvalidArgumentError(

@@ -5,7 +5,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <cstdint>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "common/base/identity.h"
 #include "common/base/utf8.h"
 #include "common/grpc/certificate_names.h"
@@ -26,14 +24,6 @@ namespace {
 using Outcome = ClientStream::Outcome;
 
 constexpr size_t kMaxNameBytes = 100;  // in a line of the log
-
-// When it begins or ends to be valid.
-std::string TimeText(const ASN1_TIME* at) {
-  tm time = {};
-  if (ASN1_TIME_to_tm(at, &time) != 1) return "a time that is none";
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromTM(time, absl::UTCTimeZone()),
-                          absl::UTCTimeZone());
-}
 
 std::string CommonNameOf(const X509* certificate) {
   const X509_NAME* const subject = X509_get_subject_name(certificate);
@@ -48,6 +38,14 @@ std::string WhoseText(const X509* certificate) {
   if (identity.ok() && identity->role != Role::kNone) name = ToString(*identity);
   name = PrintableText(ShortenedText(name, kMaxNameBytes));
   return name.empty() ? "" : absl::StrCat(" (", name, ")");
+}
+
+// Whether nobody whom we trust has signed it.
+bool IsAStrangers(int error) {
+  return error == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY ||
+         error == X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE ||
+         error == X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT ||
+         error == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN;
 }
 
 class Tls final : public TlsStream {
@@ -149,6 +147,11 @@ class Tls final : public TlsStream {
     if (error == X509_V_ERR_CERT_HAS_EXPIRED) {
       unverified_ = absl::StrCat(which, WhoseText(certificate), " has expired at ",
                                  TimeText(X509_get0_notAfter(certificate)));
+    }
+    if (IsAStrangers(error)) {
+      const std::string mark = SignersMark(X509_STORE_CTX_get0_cert(store));
+      unverified_ = absl::StrCat("its certificate is not of the authority in --tls-ca",
+                                 mark.empty() ? "" : ", but of authority ", mark);
     }
     if (ok && is_own && (X509_get_extension_flags(certificate) & EXFLAG_CA) != 0) {
       unverified_ = "its certificate is an authority's, which signs others' and is nobody's own";

@@ -110,6 +110,7 @@ class DaemonTest(processes.TestCase):
         for name in ("coordd", "coordd-worker", "coordrun", "coordctl"):
             status, text = self.run_command(program(name), "--help")
             self.assertEqual(status, 0, text)
+            self.assertNotIn("{false}", text)
             self.assertGreater(len(text), 300, name)
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import json
 import os
 import re
 import shutil
@@ -87,6 +88,21 @@ class CertificatesTest(processes.TestCase):
                                 capture_output=True, text=True).stdout.splitlines()
         self.assertEqual(pasted, ["--tls-cert", f"{folder}/server.crt", "--tls-key", f"{folder}/server.key", "--tls-ca", f"{folder}/ca.crt",
                                   *(f"{folder}/{name}" for name in ("operator.crt", "operator.key", "ca.crt"))])
+
+    def test_whose_names_a_renewal_drops_is_told(self):
+        folder = os.path.join(self.folder, "named")
+        self.certs(folder, "--name", "launch.cluster", "--name", "10.0.0.7")
+        renew = [program("coordctl"), "certs", folder, "--role", "server", "--renew"]
+        kept = subprocess.run(renew, check=True, capture_output=True, text=True).stdout
+        self.assertIn("# its names: localhost, 127.0.0.1, ::1, launch.cluster, 10.0.0.7\n", kept)
+        self.assertNotIn("NO LONGER", kept)
+        dropped = subprocess.run([*renew, "--name", "10.0.0.7", "--name", "other.cluster"], check=True, capture_output=True, text=True).stdout
+        self.assertIn("# its names: localhost, 127.0.0.1, ::1, 10.0.0.7, other.cluster\n# NO LONGER among them: launch.cluster.", dropped)
+        self.assertIn("\n#   --name launch.cluster\n", dropped)
+        said = json.loads(subprocess.run([*renew, "--json", "--name", "launch.cluster"], check=True,
+                                         capture_output=True, text=True).stdout)["server"]
+        self.assertEqual(said["names"], ["localhost", "127.0.0.1", "::1", "launch.cluster"])
+        self.assertEqual(said["dropped_names"], ["10.0.0.7", "other.cluster"])
 
     def test_what_cannot_be_renewed_is_one_sentence(self):
         folder = self.first.folder
@@ -195,6 +211,29 @@ class CertificatesTest(processes.TestCase):
         self.assertTrue(wait_for(lambda: said.search(coordd.text())), coordd.text())
         return said.search(coordd.text()).group(1)
 
+    def test_of_which_authority_each_side_is_is_said_to_both(self):
+        def name_of(certificates):
+            said = subprocess.run([program("coordctl"), "whoami", "--json"], check=True, capture_output=True, text=True,
+                                  env={**os.environ, **certificates.variables("worker")}).stdout
+            connection = json.loads(said)["connection"]
+            self.assertEqual(connection["authority"], connection["trusted_authority"])
+            return connection["authority"]
+
+        ours, theirs = name_of(self.first), name_of(self.second)
+        self.assertRegex(ours, "^CN=coordd authority [0-9a-f]{8},O=coordd$")
+        self.assertNotEqual(ours, theirs)
+        mark, their_mark = (re.search("[0-9a-f]{8}", name).group() for name in (ours, theirs))
+        coordd = self.coordd(*self.first.server_flags())
+        status = [program("coordctl"), "status", "--coordinator", coordd.listen]
+        text = self.run_command(*status, *self.second.flags("operator"))[1]
+        self.assertIn(f"; coordd's is of authority {mark}; the file is of {theirs})", text)
+        flags = self.second.flags("operator")
+        flags[flags.index(f"{self.second.folder}/ca.crt")] = f"{self.first.folder}/ca.crt"
+        text = self.run_command(*status, *flags)[1]
+        self.assertIn(f"; this one is of {theirs}", text)
+        said = f"was refused: its certificate is not of the authority in --tls-ca, but of authority {their_mark}"
+        self.assertTrue(wait_for(lambda: said in coordd.text()), coordd.text())
+
     @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
     def test_an_authoritys_certificate_is_nobodys_own(self):
         stem = self.first.add_by_hand("sub", "coordd://operator/eve", constraints="CA:TRUE")
@@ -212,6 +251,9 @@ class CertificatesTest(processes.TestCase):
         for stem, uris, whose in (("late", ["coordd://worker/train7"], "worker/train7"), ("plain", [], "plain")):
             self.first.add_by_hand(stem, *uris, begin="20200101000000Z", end="20210101000000Z")
             self.assertEqual(self.refused(coordd, stem), f"its certificate ({whose}) has expired at 2021-01-01 00:00:00 UTC")
+            status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, *self.first.flags(stem))
+            self.assertEqual(status, 2, text)
+            self.assertIn(f"{stem}.crt has expired at 2021-01-01 00:00:00 UTC: expected a new one (coordctl certs DIR --role", text)
 
     @unittest.skipUnless(HAS_OPENSSL, "openssl says the messages")
     def test_new_keys_without_end_cost_their_connection(self):

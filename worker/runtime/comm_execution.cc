@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/tensor_spec.h"
 #include "worker/interfaces/collective_args.h"
@@ -24,6 +25,9 @@ constexpr absl::Duration kVerdictPatience = absl::Seconds(10);
 // Of a generation that has ended by goodbyes coordd says nothing more about who dies in it: who
 // waits for others that have not left does so for no longer than this.
 constexpr absl::Duration kPatienceAfterGoodbyes = absl::Seconds(10);
+// A call that goes on for so long is worth a line, as a tensor that waits is to coordd
+// (--stall-warning).
+constexpr absl::Duration kLate = absl::Seconds(10);
 
 // Of one buffer, in blocks.
 bool HasInput(CollectiveKind kind) {
@@ -109,7 +113,7 @@ absl::Status CommExecution::Accept(const CommCall& call) {
   if (prepared_ != call) COORDD_RETURN_IF_ERROR(Prepare(call));
   ++args_.sequence;
   scaled_ = false;
-  deadline_ = absl::InfinitePast();
+  deadline_ = late_at_ = absl::InfinitePast();
   return absl::OkStatus();
 }
 
@@ -182,14 +186,23 @@ bool CommExecution::IsInVain(const Collective& run) const {
 }
 
 template <typename Collective>
-absl::Status CommExecution::Lateness(const Collective& run) const {
+absl::Status CommExecution::Lateness(const Collective& run, absl::Duration waited) const {
   std::vector<int32_t> missing;
   for (int32_t m = 0; m < size(); ++m) {
     if (run.WaitsFor(m)) missing.push_back(needs_.ranks[static_cast<size_t>(m)]);
   }
   return Named(absl::DeadlineExceededError(absl::StrCat(
       Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
-      " had not come as far within ", absl::FormatDuration(needs_.timeout))));
+      " had not come as far within ", absl::FormatDuration(waited))));
+}
+
+// coordd knows nothing of these calls: who waits says himself whom the call lacks, long before its
+// timeout, which is half an hour where torch chooses it.
+template <typename Collective>
+void CommExecution::TellLateness(const Collective& run) {
+  late_at_ = absl::InfiniteFuture();
+  COORDD_LOG(kWarning, Lateness(run, kLate).message(), "; this rank waits up to ",
+             absl::FormatDuration(needs_.timeout));
 }
 
 template <typename Collective>
@@ -214,7 +227,9 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
     if (until == absl::InfinitePast()) until = now + most;
     if (ended && give_up == absl::InfinitePast()) give_up = now + kPatienceAfterGoodbyes;
     if (ended && now >= std::min(give_up, deadline_)) return end.status();
-    if (now >= deadline_) return Lateness(run);
+    if (now >= deadline_) return Lateness(run, needs_.timeout);
+    if (late_at_ == absl::InfinitePast()) late_at_ = now + kLate;
+    if (now >= late_at_) TellLateness(run);
     if (now >= until) return std::nullopt;
   }
 }

@@ -82,7 +82,9 @@ class CommExecution {
   template <typename Collective>
   bool IsInVain(const Collective& run) const;
   template <typename Collective>
-  absl::Status Lateness(const Collective& run) const;
+  absl::Status Lateness(const Collective& run, absl::Duration waited) const;
+  template <typename Collective>
+  void TellLateness(const Collective& run);
   std::optional<absl::Status> GoByMessages(absl::Duration most);
   absl::Status FailureByMessages(const absl::Status& status) const;
   absl::Status Finish(absl::Status status);
@@ -102,6 +104,7 @@ class CommExecution {
   std::optional<NodeCollectiveRun> run_;
   std::shared_ptr<DirectRun> direct_;
   absl::Time deadline_;  // of the call; InfinitePast: not known before it matters
+  absl::Time late_at_;   // when to tell whom it waits for; likewise; InfiniteFuture: has been told
   absl::Status failure_;
   std::array<std::shared_ptr<WorkerMetrics::Tally>, 32> tallies_;  // by kind; nullptr: none yet
 };

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/coordrun/plan/horovod_flag.h"
 #include "client/coordrun/plan/horovodrun_flags.h"
 #include "common/base/refusal_line.h"
@@ -343,6 +345,15 @@ absl::Status RefuseEmpty(const CLI::App& app) {
   return absl::OkStatus();
 }
 
+// Without what CLI11 writes behind the name of a flag that takes something away: --no-tls{false}.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return absl::StrReplaceAll(CLI::Formatter::make_option_name(option, is_positional),
+                               {{"{false}", ""}});
+  }
+};
+
 int Refuse(const absl::Status& status) {
   std::fputs(RefusalLine("coordrun", status.message()).c_str(), stderr);
   return kExitUsage;
@@ -356,6 +367,7 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
   std::vector<std::string> variables;
   CLI::App app(kDescription, "coordrun");
   app.footer(kFooter);
+  app.formatter(std::make_shared<Help>());
   app.failure_message(UsageFailure);
   app.set_version_flag("-v,--version", absl::StrCat("coordrun ", kVersion));
   AddPlaces(app, &options);

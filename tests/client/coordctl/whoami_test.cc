@@ -17,6 +17,7 @@ WorkerConnection OverTls() {
           .who = "coordd://worker/train7",
           .authority = "CN=lab",
           .end = "2027-01-02 03:04:05 UTC",
+          .trusted = "CN=old lab",
           .problem = ""};
 }
 
@@ -24,7 +25,7 @@ TEST(Whoami, SaysWhetherTheConnectionIsTlsWhoseAndUntilWhen) {
   const std::string text = WhoamiText({}, "", OverTls());
   EXPECT_THAT(text, HasSubstr("connection   TLS, as coordd://worker/train7 (/t/worker.crt), signed "
                               "by CN=lab, valid until 2027-01-02 03:04:05 UTC; coordd's "
-                              "certificate must be of the authority in /t/ca.crt\n"));
+                              "certificate must be of the authority in /t/ca.crt, CN=old lab\n"));
   EXPECT_THAT(WhoamiText({}, "", {}), HasSubstr("connection   without TLS: none of COORDD_TLS_CA"));
   WorkerConnection fails = OverTls();
   fails.problem = "TLS certificate /t/worker.crt has expired";
@@ -36,6 +37,7 @@ TEST(Whoami, SaysItToPrograms) {
   const Json json = Json::parse(WhoamiJson({}, "", OverTls()))["connection"];
   EXPECT_EQ(json["tls"], true);
   EXPECT_EQ(json["authority"], "CN=lab");
+  EXPECT_EQ(json["trusted_authority"], "CN=old lab");
   EXPECT_EQ(json["valid_until"], "2027-01-02 03:04:05 UTC");
   EXPECT_EQ(Json::parse(WhoamiJson({}, "", {}))["connection"], Json({{"tls", false}}));
 }

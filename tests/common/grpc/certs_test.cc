@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "common/grpc/certificate_names.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 
 namespace coordd {
@@ -84,6 +86,19 @@ TEST(MakeCertificates, GivesEachSideWhatItMayDo) {
   EXPECT_FALSE(Verifies(server.get(), ca.get(), X509_PURPOSE_SSL_CLIENT));
   EXPECT_TRUE(Verifies(worker.get(), ca.get(), X509_PURPOSE_SSL_CLIENT));
   EXPECT_FALSE(Verifies(worker.get(), ca.get(), X509_PURPOSE_SSL_SERVER));
+}
+
+TEST(MakeCertificates, NamesTheAuthorityAfterItsKey) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  const Certificate ca = Load(directory / "ca.crt");
+  const Certificate worker = Load(directory / "worker.crt");
+  char name[100] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(ca.get()), NID_commonName, name, sizeof(name));
+  EXPECT_EQ(name, "coordd authority " + KeyMark(ca.get()));
+  EXPECT_THAT(KeyMark(ca.get()), testing::MatchesRegex("[0-9a-f]{8}"));
+  EXPECT_EQ(SignersMark(worker.get()), KeyMark(ca.get()));
+  EXPECT_NE(KeyMark(worker.get()), KeyMark(ca.get()));
 }
 
 TEST(MakeCertificates, SaysInEachClientsWhoItIs) {
@@ -182,6 +197,18 @@ TEST(AddServerCertificate, HasTheNamesOfTheOneThatItReplaces) {
   const Certificate other = Load(directory / "server.crt");
   EXPECT_EQ(X509_check_host(other.get(), "other.cluster", 0, 0, nullptr), 1);
   EXPECT_NE(X509_check_host(other.get(), "launch.cluster", 0, 0, nullptr), 1);
+}
+
+TEST(ServerNamesIn, AreThoseThatClientsReachItBy) {
+  const TempDirectory directory;
+  EXPECT_THAT(ServerNamesIn(directory.path()), IsOkAndHolds(testing::IsEmpty()));
+  ASSERT_TRUE(
+      MakeCertificates(directory.path(), {.server_names = {"launch.cluster", "fd00::7"}}).ok());
+  EXPECT_THAT(
+      ServerNamesIn(directory.path()),
+      IsOkAndHolds(ElementsAre("localhost", "127.0.0.1", "::1", "launch.cluster", "fd00::7")));
+  std::ofstream(directory / "server.crt") << "half of one";
+  EXPECT_EQ(ServerNamesIn(directory.path()).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST(OperatorTlsFiles, AreAWorkersWhereThereIsNoOperator) {

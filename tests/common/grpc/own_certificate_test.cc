@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/grpc/certs.h"
 #include "tests/support/status_matchers.h"
@@ -54,6 +58,16 @@ TEST_F(OwnCertificateTest, SaysWhoItIsOfWhichAuthorityUntilWhen) {
   EXPECT_GT(facts->end, Clock::Real().Now());
   EXPECT_THAT(ReadCertificateFacts("/nowhere/my.crt"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/nowhere/my.crt")));
+}
+
+TEST_F(OwnCertificateTest, TellsOneAuthorityFromAnother) {
+  const std::string ours = AuthoritiesIn(ours_ / "ca.crt");
+  const std::string theirs = AuthoritiesIn(theirs_ / "ca.crt");
+  EXPECT_THAT(ours, testing::MatchesRegex("CN=coordd authority [0-9a-f]{8},O=coordd"));
+  EXPECT_NE(ours, theirs);
+  std::ofstream(ours_ / "both.crt") << FileText(ours_ / "ca.crt") << FileText(theirs_ / "ca.crt");
+  EXPECT_EQ(AuthoritiesIn(ours_ / "both.crt"), absl::StrCat(ours, " and ", theirs));
+  EXPECT_EQ(AuthoritiesIn("/nowhere/ca.crt"), "");
 }
 
 }  // namespace

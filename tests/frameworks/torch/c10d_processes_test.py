@@ -88,6 +88,17 @@ for step in range(1000):
 """)
         self.assert_names_the_killed(text, (0, 2))
 
+    def test_a_rank_that_does_not_come_is_named_long_before_the_timeout(self):
+        text = self.ranks(3, """
+dist.all_reduce(torch.ones(1))
+if rank == 2:
+    time.sleep(14)
+dist.all_reduce(torch.ones(10000))
+""")
+        late = re.findall(r"comm torch: allreduce number \d+: rank 2 had not come as far within 10s; this rank waits up to 1m", text)
+        self.assertEqual(len(late), 2, text)
+        self.assertEqual(len(re.findall(r"rank \d ended: 0", text)), 3, text)
+
     def test_a_rank_killed_in_async_works_is_an_error_of_waits_and_of_futures(self):
         text = self.ranks(3, """
 works = []
