@@ -196,11 +196,13 @@ absl::Status CommExecution::Lateness(const Collective& run, absl::Duration waite
       " had not come as far within ", absl::FormatDuration(waited))));
 }
 
-// coordd knows nothing of these calls: who waits says himself whom the call lacks, long before its
-// timeout, which is half an hour where torch chooses it.
+// coordd knows nothing of these calls: the first of those who wait says whom the call lacks, long
+// before its timeout, which is half an hour where torch chooses it.
 template <typename Collective>
 void CommExecution::TellLateness(const Collective& run) {
   late_at_ = absl::InfiniteFuture();
+  for (int32_t m = 0; m < needs_.self; ++m)
+    if (!run.WaitsFor(m)) return;
   COORDD_LOG(kWarning, Lateness(run, kLate).message(), "; this rank waits up to ",
              absl::FormatDuration(needs_.timeout));
 }

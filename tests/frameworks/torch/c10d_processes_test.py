@@ -96,7 +96,7 @@ if rank == 2:
 dist.all_reduce(torch.ones(10000))
 """)
         late = re.findall(r"comm torch: allreduce number \d+: rank 2 had not come as far within 10s; this rank waits up to 1m", text)
-        self.assertEqual(len(late), 2, text)
+        self.assertEqual(len(late), 1, text)  # of those who wait the first
         self.assertEqual(len(re.findall(r"rank \d ended: 0", text)), 3, text)
 
     def test_a_rank_killed_in_async_works_is_an_error_of_waits_and_of_futures(self):
