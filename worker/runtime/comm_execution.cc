@@ -1,6 +1,7 @@
 #include "worker/runtime/comm_execution.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -187,9 +188,12 @@ absl::Status CommExecution::Lateness(const Collective& run) const {
   for (int32_t m = 0; m < size(); ++m) {
     if (run.WaitsFor(m)) missing.push_back(needs_.ranks[static_cast<size_t>(m)]);
   }
-  return Named(absl::DeadlineExceededError(absl::StrCat(
-      Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
-      " had not come as far within ", absl::FormatDuration(needs_.timeout))));
+  // Nobody: the last one has come a moment ago, or other nodes were waited for.
+  const std::string who =
+      missing.empty() ? "the others" : absl::StrCat("rank ", absl::StrJoin(missing, ", "));
+  return Named(absl::DeadlineExceededError(
+      absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": ", who,
+                   " had not come as far within ", absl::FormatDuration(needs_.timeout))));
 }
 
 template <typename Collective>
@@ -197,6 +201,7 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
   const GenerationEnd& end = needs_.plane->end;
   IdleWait wait(needs_.polling_threads, needs_.cores);
   absl::Time until = absl::InfinitePast(), give_up = until;  // not known before they matter
+  bool is_late = false;
   while (true) {
     // Looked at before: what a rank has said before it ended counts.
     const bool ended = end.ended();
@@ -208,13 +213,15 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
       give_up = absl::InfinitePast();
       continue;
     }
+    if (is_late) return Lateness(run);
     if (!wait.Wait({&needs_.mapped->node->bell(), /*suffices=*/true})) continue;
     const absl::Time now = needs_.clock->Now();
     if (deadline_ == absl::InfinitePast()) deadline_ = now + needs_.timeout;
     if (until == absl::InfinitePast()) until = now + most;
     if (ended && give_up == absl::InfinitePast()) give_up = now + kPatienceAfterGoodbyes;
     if (ended && now >= std::min(give_up, deadline_)) return end.status();
-    if (now >= deadline_) return Lateness(run);
+    is_late = now >= deadline_;
+    if (is_late) continue;  // somebody may have come while it slept
     if (now >= until) return std::nullopt;
   }
 }
