@@ -297,11 +297,12 @@ def check_who_comes_as_the_timeout_ends_is_late_by_name_or_in_time():
     rank, size = ranks()
     if size == 1:
         return
-    for turn in range(20):
-        group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=0.1))
+    for turn in range(8):
+        dist.barrier()
+        group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
         dist.barrier()
         if rank == size - 1:
-            time.sleep(0.094 + turn * 0.0008)
+            time.sleep(0.998 + turn * 0.0008)
         try:
             dist.all_reduce(torch.ones(1), group=group)
         except dist.DistBackendError as error:
