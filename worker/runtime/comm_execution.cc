@@ -1,6 +1,7 @@
 #include "worker/runtime/comm_execution.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -191,9 +192,12 @@ absl::Status CommExecution::Lateness(const Collective& run, absl::Duration waite
   for (int32_t m = 0; m < size(); ++m) {
     if (run.WaitsFor(m)) missing.push_back(needs_.ranks[static_cast<size_t>(m)]);
   }
-  return Named(absl::DeadlineExceededError(absl::StrCat(
-      Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
-      " had not come as far within ", absl::FormatDuration(waited))));
+  // Nobody: the last one has come a moment ago, or other nodes were waited for.
+  const std::string who =
+      missing.empty() ? "the others" : absl::StrCat("rank ", absl::StrJoin(missing, ", "));
+  return Named(absl::DeadlineExceededError(
+      absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": ", who,
+                   " had not come as far within ", absl::FormatDuration(waited))));
 }
 
 // coordd knows nothing of these calls: the first of those who wait says whom the call lacks, long
@@ -201,8 +205,15 @@ absl::Status CommExecution::Lateness(const Collective& run, absl::Duration waite
 template <typename Collective>
 void CommExecution::TellLateness(const Collective& run) {
   late_at_ = absl::InfiniteFuture();
-  for (int32_t m = 0; m < needs_.self; ++m)
-    if (!run.WaitsFor(m)) return;
+  bool lacks_somebody = false;
+  for (int32_t m = 0; m < size(); ++m) {
+    if (run.WaitsFor(m)) {
+      lacks_somebody = true;
+    } else if (m < needs_.self) {
+      return;
+    }
+  }
+  if (!lacks_somebody) return;  // it has come a moment ago
   COORDD_LOG(kWarning, Lateness(run, kLate).message(), "; this rank waits up to ",
              absl::FormatDuration(needs_.timeout));
 }
@@ -212,6 +223,7 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
   const GenerationEnd& end = needs_.plane->end;
   IdleWait wait(needs_.polling_threads, needs_.cores);
   absl::Time until = absl::InfinitePast(), give_up = until;  // not known before they matter
+  bool is_late = false;
   while (true) {
     // Looked at before: what a rank has said before it ended counts.
     const bool ended = end.ended();
@@ -223,13 +235,15 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
       give_up = absl::InfinitePast();
       continue;
     }
+    if (is_late) return Lateness(run, needs_.timeout);
     if (!wait.Wait({&needs_.mapped->node->bell(), /*suffices=*/true})) continue;
     const absl::Time now = needs_.clock->Now();
     if (deadline_ == absl::InfinitePast()) deadline_ = now + needs_.timeout;
     if (until == absl::InfinitePast()) until = now + most;
     if (ended && give_up == absl::InfinitePast()) give_up = now + kPatienceAfterGoodbyes;
     if (ended && now >= std::min(give_up, deadline_)) return end.status();
-    if (now >= deadline_) return Lateness(run, needs_.timeout);
+    is_late = now >= deadline_;
+    if (is_late) continue;  // somebody may have come while it slept
     if (late_at_ == absl::InfinitePast()) late_at_ = now + kLate;
     if (now >= late_at_) TellLateness(run);
     if (now >= until) return std::nullopt;

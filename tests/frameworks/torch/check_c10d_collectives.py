@@ -206,6 +206,25 @@ def check_all_to_all():
         equal(output, torch.full((one + 1,), one * 10 + rank, dtype=torch.int32))
 
 
+@on_host
+def check_all_to_all_names_who_sends_less_than_expected():
+    rank, size = ranks()
+    if size == 1:
+        return
+    for group in (dist.group.WORLD, dist.new_group(list(range(size))[::-1])):
+        me = dist.get_rank(group)
+        sent = [1 if me == 0 and one == 1 else 2 for one in range(size)]
+        for call in (lambda: dist.all_to_all_single(torch.empty(2 * size), torch.ones(sum(sent)), [2] * size, sent, group=group),
+                     lambda: dist.all_to_all([torch.empty(2) for _ in sent], [torch.ones(one) for one in sent], group=group)):
+            if me == 1:
+                refused(dist.DistBackendError, "member 1 of the group has received 4 bytes from member 0, expected 8", call)
+            else:
+                call()
+        output = torch.empty(2 * size)
+        dist.all_to_all_single(output, torch.full((2 * size,), float(me)), [2] * size, [2] * size, group=group)
+        equal(output, torch.arange(float(size)).repeat_interleave(2))
+
+
 def check_objects():
     rank, size = ranks()
     everything = [None] * size

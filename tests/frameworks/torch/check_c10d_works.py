@@ -293,6 +293,23 @@ def check_a_timeout_says_who_was_missing_and_that_it_is_one():
     dist.barrier()
 
 
+def check_who_comes_as_the_timeout_ends_is_late_by_name_or_in_time():
+    rank, size = ranks()
+    if size == 1:
+        return
+    for turn in range(8):
+        dist.barrier()
+        group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+        dist.barrier()
+        if rank == size - 1:
+            time.sleep(0.998 + turn * 0.0008)
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except dist.DistBackendError as error:
+            assert "had not come as far" not in str(error) or f"rank {size - 1} had not" in str(error), error
+    dist.barrier()
+
+
 def check_a_wait_with_a_timeout_ends():
     rank, size = ranks()
     if size == 1:

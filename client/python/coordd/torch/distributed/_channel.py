@@ -16,6 +16,7 @@ from ctypes import byref, c_int64, c_size_t, c_void_p
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
+import torch.distributed as dist
 
 from coordd import _ends, _library, _native, _store
 from coordd.exceptions import CoorddError
@@ -177,9 +178,18 @@ class Channel:
             _native.wait_or_keep(work, (target, out_of))
         except CoorddError as error:
             raise as_backend_error(error, self.timeout_s) from None
+        self._require_received(work.result().received_splits or (), received)
         if self.order is not None:
             at = target.split([received[one] for one in self.order])
             into.copy_(torch.cat([at[one] for one in self._coordd_ranks or ()]))
+
+    def _require_received(self, came: Sequence[int], expected: Sequence[int]) -> None:
+        """Of each member, in coordd's order. DistBackendError: what came is in other places than the program looks at."""
+        wrong = [f"{bytes_} bytes from member {one}, expected {expected[one]}"
+                 for one, bytes_ in zip(self.order or range(self.size), came) if bytes_ != expected[one]]
+        if wrong:
+            raise dist.DistBackendError(  # type: ignore[attr-defined]
+                f"coordd: all_to_all: member {self.rank} of the group has received {'; '.join(wrong)} [INVALID_ARGUMENT]")
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> _native.Work:
         return self._message("send", tensor, self.coordd_rank(destination), tag)
