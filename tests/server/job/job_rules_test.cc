@@ -33,9 +33,11 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 // --- join_rules ---
 
@@ -387,6 +389,30 @@ TEST(RankStacks, WhatNobodyHasAskedForIsNotTaken) {
   member.stack_asked = true;
   EXPECT_EQ(NoteStack(member, "Thread 1\n  train.py:7 step\n  train.py:1 main\n", state),
             "train.py:7 step, called at train.py:1 main");
+}
+
+// A framework has dozens of frames between a program and a call that waits.
+TEST(RankStacks, TheProgramsOwnFrameComesFirst) {
+  const ServerOptions options;
+  GenerationState state({"train", Epoch{1}, Generation{3}}, options, {SessionId{1}});
+  JobWorker member;
+  member.stack_asked = true;
+  const auto installed = [](int line) {
+    return absl::StrCat("  File \"/env/lib/python3.11/site-packages/keras/a.py\", line ", line,
+                        " in f\n");
+  };
+  const std::string own = "  File \"/home/ann/train.py\", line 20 in main\n";
+  const std::string deep = absl::StrCat("Thread 1\n", installed(1), installed(2), installed(3),
+                                        installed(4), own, installed(5), "Thread 2\n", own);
+  EXPECT_THAT(NoteStack(member, deep, state),
+              AllOf(StartsWith("File \"/home/ann/train.py\", line 20 in main, in File \"/env/"),
+                    EndsWith("line 3 in f")));
+  // Nothing of it is the program's, or it is near.
+  EXPECT_THAT(NoteStack(member, absl::StrCat(installed(1), installed(2)), state),
+              EndsWith("line 1 in f, called at File "
+                       "\"/env/lib/python3.11/site-packages/keras/a.py\", line 2 in f"));
+  EXPECT_THAT(NoteStack(member, absl::StrCat(installed(1), own, installed(2)), state),
+              HasSubstr("line 1 in f, called at File \"/home/ann/train.py\""));
 }
 
 // --- job_view ---
