@@ -90,7 +90,8 @@ class GpuRunCase(processes.TestCase):
 class GpuRunTest(GpuRunCase):
 
     def test_every_stage_of_it(self):
-        status, text = self.gpu_run(KILLS=2, MAX_BYTES=4096)
+        # Limits are for real GPUs. On two busy cores every dtype and operator takes most of one, and is nccl_backend_conformance_test's.
+        status, text = self.gpu_run(KILLS=2, MAX_BYTES=4096, GTEST_FILTER="-*EveryDtypeAndOp*")
         self.assertEqual(status, 0, text)
         self.assertIn("tests/gpu/run: all that was run has passed", text)
         stages = ["facts", "driver-probe", "driver-probe-connection", "nccl-probe", "kernels", "collectives", "killed", "torch-1",
