@@ -401,18 +401,18 @@ TEST(RankStacks, TheProgramsOwnFrameComesFirst) {
     return absl::StrCat("  File \"/env/lib/python3.11/site-packages/keras/a.py\", line ", line,
                         " in f\n");
   };
-  const std::string own = "  File \"/home/ann/train.py\", line 20 in main\n";
+  const std::string own = "  File \"/data/ann/train.py\", line 20 in main\n";
   const std::string deep = absl::StrCat("Thread 1\n", installed(1), installed(2), installed(3),
                                         installed(4), own, installed(5), "Thread 2\n", own);
   EXPECT_THAT(NoteStack(member, deep, state),
-              AllOf(StartsWith("File \"/home/ann/train.py\", line 20 in main, in File \"/env/"),
+              AllOf(StartsWith("File \"/data/ann/train.py\", line 20 in main, in File \"/env/"),
                     EndsWith("line 3 in f")));
   // Nothing of it is the program's, or it is near.
   EXPECT_THAT(NoteStack(member, absl::StrCat(installed(1), installed(2)), state),
               EndsWith("line 1 in f, called at File "
                        "\"/env/lib/python3.11/site-packages/keras/a.py\", line 2 in f"));
   EXPECT_THAT(NoteStack(member, absl::StrCat(installed(1), own, installed(2)), state),
-              HasSubstr("line 1 in f, called at File \"/home/ann/train.py\""));
+              HasSubstr("line 1 in f, called at File \"/data/ann/train.py\""));
 }
 
 // --- job_view ---
