@@ -1,5 +1,7 @@
 """model.fit() with coordd.keras: callbacks, saved models, local layers."""
 
+import contextlib
+import io
 import os
 import tempfile
 
@@ -76,6 +78,67 @@ def check_metrics_are_averaged():
                                              hvd.callbacks.MetricAverageCallback()])
     own, averaged = float(seen["loss"]), model.history.history["loss"][0]
     assert abs(numpy.mean(hvd.allgather_object(own)) - averaged) < 1e-6 and same_everywhere([averaged])
+
+
+def said_about_weights(model, *callbacks):
+    """How often on rank 0, in two epochs; nothing on the others."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        model.fit(*data(), batch_size=16, epochs=2, verbose=0, callbacks=[*callbacks, hvd.callbacks.MetricAverageCallback()])
+    counts = hvd.allgather_object(said.getvalue().count("ranks' weights differ"))
+    assert not any(counts[1:]), counts
+    return counts[0]
+
+
+@on_sizes(2, 3)
+def check_weights_that_differ_are_told_once():
+    assert said_about_weights(model_of(hvd.rank() + 1)) == 1
+    assert said_about_weights(model_of(1, keras.optimizers.Adam(0.1))) == 1  # of its own data alone
+    model = model_of(hvd.rank() + 1)
+    assert said_about_weights(model, hvd.callbacks.BroadcastGlobalVariablesCallback(0)) == 0
+    for variable in model.trainable_variables:  # what may be rounded otherwise elsewhere
+        variable.assign(variable * (1 + 1e-5 * hvd.rank()))
+    assert said_about_weights(model) == 0
+    last = model.layers[-1].trainable_weights
+    last[0].assign(last[0] * (1 + 0.1 * hvd.rank()))
+    assert said_about_weights(model) == 1
+
+
+@on_sizes(2, 3)
+def check_weights_that_may_differ_are_not_told():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for register in (True, False):  # with the optimizer, or with the callback alone
+        model = model_of(1)
+        local = model.layers[-1].trainable_weights
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        for variable in local:
+            variable.assign(variable + hvd.rank())
+            if register:
+                optimizer.register_local_var(variable)
+        model.compile(optimizer, loss)
+        told = [] if register else [hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local)]
+        assert said_about_weights(model, *told) == 0
+    first = hvd.add_process_set([0])
+    model = model_of(hvd.rank() + 1)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=first), loss)
+    assert said_about_weights(model) == 0
+    hvd.remove_process_set(first)
+
+
+@on_sizes(2, 3)
+def check_weights_that_cannot_be_read_end_no_training():
+    from coordd.keras import _alike
+
+    class Unreadable:
+        trainable_variables = property(lambda self: 1 / 0)
+
+    assert numpy.isnan(_alike.digest(Unreadable())).all() and not _alike.do_differ(_alike.digest(Unreadable()))
+    assert len(_alike.digest(Unreadable())) == len(_alike.digest(model_of(1)))
+    model, most = model_of(hvd.rank() + 1), _alike._MOST_ELEMENTS
+    _alike._MOST_ELEMENTS = 4  # a bias alone, which is still 0
+    try:
+        assert _alike.digest(model) == [0.0] * 5
+    finally:
+        _alike._MOST_ELEMENTS = most
 
 
 def check_schedules():

@@ -3,6 +3,8 @@
     KERAS_BACKEND=tensorflow|jax|torch coordrun -np 2 -- python fit.py auto|true|false|eager [float64]
 """
 
+import contextlib
+import io
 import sys
 
 import keras
@@ -68,6 +70,12 @@ def main():
         assert differ(model, by_parts) < 1e-6, differ(model, by_parts)
         bound = 5e-6
     assert difference < bound and abs(loss - expected) < 1e-5, (difference, loss, expected)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for start in ([hvd.callbacks.BroadcastGlobalVariablesCallback(0)], []):
+            assert "weights differ" not in said.getvalue(), said.getvalue()
+            train(make(100 + hvd.rank()), x[own], y[own], BATCH, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), mode,
+                  [*start, hvd.callbacks.MetricAverageCallback()])
+    assert said.getvalue().count("the ranks' weights differ") == (hvd.rank() == 0), said.getvalue()
     print("the same as one process", hvd.rank(), flush=True)
     hvd.shutdown()
 

@@ -289,6 +289,10 @@ class Programs(ProgramTest):
         for text in (HOROVOD_KERAS, HOROVOD_TAPE):
             status, said = self.run_program(["--horovod", "-np", "2"], text, TF_USE_LEGACY_KERAS="1")
             self.assertEqual((status, said.count("same weights on 2 ranks")), (0, 2), said)
+            self.assertNotIn("weights differ", said)
+        lacks = HOROVOD_KERAS.replace("hvd.callbacks.BroadcastGlobalVariablesCallback(0), ", "")
+        _, said = self.run_program(["--horovod", "-np", "2"], lacks, TF_USE_LEGACY_KERAS="1")
+        self.assertEqual(said.count("coordd: after epoch 1 the ranks' weights differ"), 1, said)
 
     @unittest.skipIf(importlib.util.find_spec("tf_keras") is None, "no tf_keras here")
     def test_keras_2_accumulates_gradients(self):
@@ -302,6 +306,7 @@ class Programs(ProgramTest):
         status, said = self.run_program(["-np", "3", "--min-np", "2"], text, "--elastic", "--crash", "2:3", "--epochs", "6")
         self.assertEqual(status, 0, said)
         self.assertGreater(float(re.findall(r"test accuracy (\S+) with 2 worker", said)[0]), 0.8, said)
+        self.assertNotIn("weights differ", said)
 
     def test_the_benchmark_says_images_per_second(self):
         with open(os.path.join(ROOT, "client", "examples", "python", "tensorflow_synthetic_benchmark.py"), encoding="utf-8") as program:

@@ -1,12 +1,13 @@
 """Callbacks for fit(), with Horovod's names and arguments."""
 
+import sys
 from typing import Any, Callable, List, Optional, Union
 
 import numpy
 
 from coordd import _arrays, _basics
 from coordd.exceptions import InvalidArgumentError
-from coordd.keras import _reduce
+from coordd.keras import _alike, _reduce
 from coordd.keras._which import LEGACY, keras
 from coordd.keras.functions import broadcast_variables, variables_of
 from coordd.keras.optimizer import Distributed
@@ -28,6 +29,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None) -> None:
         _refuse_wrapped(self.model.optimizer)
+        _alike.leave_out(self.model, self._local)
         if not self._done and self.model.built:
             self._broadcast()
 
@@ -64,16 +66,27 @@ def _refuse_wrapped(optimizer) -> None:
 
 class MetricAverageCallback(keras.callbacks.Callback):
     """Averages the metrics of an epoch over the ranks, for the callbacks behind this one, such as ReduceLROnPlateau. One small
-    allreduce."""
+    allreduce, in which a digest of the weights goes along: rank 0 says once on stderr when the ranks' weights differ."""
 
     def __init__(self, device: str = ""):
         super().__init__()
+        self._has_warned = False
 
     def on_epoch_end(self, epoch, logs=None) -> None:
         names = sorted(name for name, value in (logs or {}).items() if numpy.ndim(value) == 0)  # the same order on all ranks
         if names and logs is not None:
-            mean = _arrays.allreduce("keras.metrics", numpy.array([float(logs[name]) for name in names]), _basics.Average)
+            own = [float(logs[name]) for name in names] + _alike.digest(self.model)
+            mean = _arrays.allreduce("keras.metrics", numpy.array(own), _basics.Average)
             logs.update(zip(names, map(float, mean)))
+            self._warn(epoch, mean[len(names):])
+
+    def _warn(self, epoch: int, digest) -> None:
+        if self._has_warned or _basics.rank() != 0 or not _alike.do_differ(digest):
+            return
+        self._has_warned = True
+        print(f"coordd: after epoch {epoch + 1} the ranks' weights differ, so that each trains another model: expected the callback "
+              "BroadcastGlobalVariablesCallback(0), with which all start alike, and an optimizer of DistributedOptimizer(), with which "
+              "they stay so", file=sys.stderr, flush=True)
 
 
 def _learning_rate(optimizer) -> float:
