@@ -150,6 +150,14 @@ std::string TailText(const RunOptions& options, const RunReport& report, int32_t
   return out;
 }
 
+// Whether Keras 3 has refused an argument that Keras 2 has, as its classes' names tell:
+// TensorFlowTrainer.fit(), Trainer.compile().
+bool IsKeras2Argument(const std::string& line) {
+  return absl::StrContains(line, "TypeError: ") &&
+         (absl::StrContains(line, "Trainer.compile() got an unexpected keyword argument") ||
+          absl::StrContains(line, "Trainer.fit() got an unexpected keyword argument"));
+}
+
 }  // namespace
 
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report) {
@@ -381,6 +389,10 @@ std::string HintFrom(const RunOptions& options, const std::deque<std::string>& t
     return "with --min-np the others go on only if the program is made for it: with "
            "coordd.torch.elastic in Python, coordd_worker_await_generation in C, or --on-failure "
            "continue";
+  }
+  if (options.horovod && absl::c_any_of(tail, IsKeras2Argument)) {
+    return "Keras 3 does not know this argument of Keras 2's; scripts for Keras 2 run unchanged "
+           "with TF_USE_LEGACY_KERAS=1 (pip install tf_keras)";
   }
   if (!lacks_horovod || options.horovod) return "";
   return absl::StrCat(

@@ -294,6 +294,12 @@ class Programs(ProgramTest):
         _, said = self.run_program(["--horovod", "-np", "2"], lacks, TF_USE_LEGACY_KERAS="1")
         self.assertEqual(said.count("coordd: after epoch 1 the ranks' weights differ"), 1, said)
 
+    def test_what_only_keras_2_takes_is_told(self):
+        text = HOROVOD_KERAS.replace("model.compile(", "model.compile(experimental_run_tf_function=False, ")
+        status, said = self.run_program(["--horovod", "-np", "2"], text)
+        self.assertEqual(status, 1, said)
+        self.assertIn("coordrun: Keras 3 does not know this argument of Keras 2's", said)
+
     @unittest.skipIf(importlib.util.find_spec("tf_keras") is None, "no tf_keras here")
     def test_keras_2_accumulates_gradients(self):
         status, said = self.run_program(["--horovod", "-np", "2"], ACCUMULATION, TF_USE_LEGACY_KERAS="1")

@@ -71,6 +71,18 @@ TEST_F(RunReportTest, NamesHorovodsFlagWhereHorovodIsNotFound) {
   EXPECT_EQ(HintFrom(options_, tail), "");
 }
 
+TEST_F(RunReportTest, NamesTheLegacyKerasWhereAnArgumentOfItsIsRefused) {
+  const std::string wrong = "got an unexpected keyword argument 'experimental_run_tf_function'";
+  const std::deque<std::string> tail = {"  File \"train.py\", line 9, in <module>",
+                                        "TypeError: Trainer.compile() " + wrong};
+  EXPECT_EQ(HintFrom(options_, tail), "") << "it is no script of Horovod's";
+  options_.horovod = true;
+  EXPECT_THAT(HintFrom(options_, tail),
+              HasSubstr("with TF_USE_LEGACY_KERAS=1 (pip install tf_keras)"));
+  EXPECT_THAT(HintFrom(options_, {"TypeError: TensorFlowTrainer.fit() " + wrong}), Not(IsEmpty()));
+  EXPECT_EQ(HintFrom(options_, {"TypeError: Loader.compile() " + wrong}), "");
+}
+
 TEST_F(RunReportTest, KeepsTheWordsOfWhoWasLostFirstAndSaysWhatTheProgramLacks) {
   options_.min_np = 1;
   const std::deque<std::string> follower = {
