@@ -62,8 +62,9 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
       requests_(sets_.all(), messages_.identity().budget),
       schedules_(/*wanted=*/options.schedule_after_steps > 0, messages_, sets_),
       plans_(options.max_batch_bytes, messages_, sets_, schedules_),
+      comms_(sets_.sets()),
       stalls_({options.stall_warning, options.stall_abort}, messages_,
-              {sets_, requests_, schedules_}),
+              {sets_, requests_, schedules_, comms_}),
       groups_(messages_.by_rank(), sets_.all()) {}
 
 absl::Status GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready,
@@ -248,8 +249,9 @@ absl::Status GenerationState::OnScheduleFinished(Rank rank, const v1::ScheduleFi
 }
 
 void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn) {
-  if (ended_ || schedules_.empty()) return;
-  schedules_.OnHeartbeat(rank, heartbeat, turn.now);
+  if (ended_) return;
+  comms_.Note(rank, heartbeat.comm_waits(), turn.now);
+  if (!schedules_.empty()) schedules_.OnHeartbeat(rank, heartbeat, turn.now);
   stalls_.NoteEnded(turn.effects);
 }
 
@@ -277,6 +279,7 @@ void GenerationState::Forgive(absl::Duration gap) {
   sets_.Forgive(gap);
   requests_.Forgive(gap);
   schedules_.Forgive(gap);
+  comms_.Forgive(gap);
 }
 
 void GenerationState::End(Effects& effects) {
@@ -284,6 +287,7 @@ void GenerationState::End(Effects& effects) {
   ended_ = true;
   sets_.ForgetAll();
   schedules_.End();
+  comms_.ForgetAll();
   stalls_.NoteEnded(effects);
 }
 

@@ -77,7 +77,7 @@ class GenerationState {
   absl::Status OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished);
   // Whether ranks are to say that they have finished (Resumed).
   bool wants_schedule_finished() const { return schedules_.wants_finished(); }
-  // How far it is in what it executes without asking.
+  // How far it is in what it executes without asking, and in which calls of comms it waits.
   void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn);
   // What some ranks have executed of a schedule and others have not for too long: nothing can be
   // taken back, the generation has to end. The reason.
@@ -116,8 +116,8 @@ class GenerationState {
   LaneId StepLane() const { return schedules_.table().LargestOf(ProcessSetId{0}); }
   bool IsScheduled(LaneId lane) const { return schedules_.table().InForce(lane); }
   const RankSet& joined() const { return sets_.join().joined(); }
-  // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
-  // process sets under the name of what they ask for.
+  // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, requests for
+  // process sets under the name of what they ask for, and calls of comms.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const {
     return stalls_.Stalled(now, age, limit);
   }
@@ -128,6 +128,8 @@ class GenerationState {
   void SetWhereabouts(Rank rank, std::string where) {
     stalls_.SetWhereabouts(rank, std::move(where));
   }
+  // The call of a comm in which `rank` has waited longest.
+  std::optional<PendingTensor> CommWaitOf(Rank rank) const { return comms_.LongestOf(rank); }
   // What `rank` has submitted in `set` (a send or receive: in set 0) and is pending.
   std::optional<PendingTensor> Find(Rank rank, ProcessSetId set, absl::string_view name) const {
     return sets_.Find(rank, set, name);
@@ -168,6 +170,7 @@ class GenerationState {
   ProcessSetRequests requests_;
   GenerationSchedules schedules_;
   GenerationPlans plans_;
+  CommWaits comms_;
   StallWatch stalls_;
   RankGroups groups_;
   bool ended_ = false;

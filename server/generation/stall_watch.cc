@@ -18,8 +18,11 @@ std::string TitleOf(const PendingTensor& tensor) {
 }
 
 std::string WhoIsIn(const PendingTensor& tensor) {
-  return absl::StrCat(": in ", RanksString(tensor.ready, tensor.ready_count), ", missing ",
-                      RanksString(tensor.missing, tensor.missing_count));
+  return absl::StrCat(
+      ": in ", RanksString(tensor.ready, tensor.ready_count),
+      tensor.missing_count == 0
+          ? ""
+          : absl::StrCat(", missing ", RanksString(tensor.missing, tensor.missing_count)));
 }
 
 }  // namespace
@@ -28,7 +31,8 @@ absl::Time StallWatch::NextDeadline() const {
   const auto [warning, abort] = patience_;
   return std::min({waits_.requests.NextStall(warning, abort),
                    waits_.schedules.table().NextStall(warning, abort),
-                   waits_.sets.join().NextSilence(warning, abort), waits_.sets.NextStall()});
+                   waits_.sets.join().NextSilence(warning, abort), waits_.sets.NextStall(),
+                   waits_.comms.NextStall(warning)});
 }
 
 void StallWatch::Tick(const Turn& turn) {
@@ -36,6 +40,7 @@ void StallWatch::Tick(const Turn& turn) {
   WatchRequests(turn);
   WatchJoin(turn);
   WatchSchedules(turn);
+  WatchComms(turn);
 }
 
 // One event for all that stall at once: usually one rank is late with a whole step.
@@ -110,7 +115,26 @@ void StallWatch::WatchSchedules(const Turn& turn) {
   }
 }
 
+void StallWatch::WatchComms(const Turn& turn) {
+  for (const PendingTensor& call : waits_.comms.NewlyStalled(turn.now, patience_.warning)) {
+    ++told_calls_;
+    messages_.Emit(Event::Kind::kStallBegan,
+                   absl::StrCat(call.name, " waiting for ", DurationText(turn.now - call.since),
+                                WhoIsIn(call)),
+                   turn.effects, 1);
+  }
+}
+
 void StallWatch::NoteEnded(Effects& effects) {
+  if (const int64_t gone_on = told_calls_ - waits_.comms.stalled(); gone_on > 0) {
+    told_calls_ -= gone_on;
+    messages_.Emit(
+        Event::Kind::kStallEnded,
+        absl::StrCat(gone_on,
+                     gone_on == 1 ? " stalled call of a comm goes" : " stalled calls of comms go",
+                     " on, ", told_calls_, " still stalled"),
+        effects, gone_on);
+  }
   const int64_t stalled = waits_.sets.totals().stalled + waits_.schedules.table().stalled();
   const int64_t ended = told_ - stalled;
   if (ended == 0) return;
@@ -137,6 +161,8 @@ std::vector<PendingTensor> StallWatch::Stalled(absl::Time now, absl::Duration ag
     stalled.push_back(std::move(tensor));
   for (PendingTensor& tensor : waits_.schedules.table().Stalled(now, age))
     stalled.push_back(std::move(tensor));
+  for (PendingTensor& call : waits_.comms.Stalled(now, age, limit))
+    stalled.push_back(std::move(call));
   std::stable_sort(
       stalled.begin(), stalled.end(),
       [](const PendingTensor& a, const PendingTensor& b) { return a.since < b.since; });
@@ -146,7 +172,7 @@ std::vector<PendingTensor> StallWatch::Stalled(absl::Time now, absl::Duration ag
 
 bool StallWatch::IsAwaited(Rank rank, absl::Time now) const {
   constexpr size_t kLookedAt = 8;  // the oldest tensors, and of each the first ranks
-  if (told_ == 0) return false;
+  if (told_ == 0 && told_calls_ == 0) return false;
   for (const PendingTensor& tensor : Stalled(now, patience_.warning, kLookedAt)) {
     const size_t named = std::min(tensor.missing.size(), kLookedAt);
     const auto end = tensor.missing.begin() + static_cast<int64_t>(named);

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
+#include "server/generation/comm_waits.h"
 #include "server/generation/generation_messages.h"
 #include "server/generation/generation_schedules.h"
 #include "server/generation/negotiated_sets.h"
@@ -21,8 +22,9 @@ namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe.
 //
-// Each stalled tensor is told of once when it has waited for `warning`, and its end once. Those
-// that ranks execute without asking cannot fail: of them Hopeless tells.
+// Each stalled tensor is told of once when it has waited for `warning`, and its end once, and so is
+// each call of a comm, which fails by its own timeout. Those that ranks execute without asking
+// cannot fail: of them Hopeless tells.
 class StallWatch {
  public:
   // All in which a generation can wait. They outlive the watch.
@@ -30,6 +32,7 @@ class StallWatch {
     NegotiatedSets& sets;
     ProcessSetRequests& requests;
     GenerationSchedules& schedules;
+    CommWaits& comms;
   };
   struct Patience {
     absl::Duration warning, abort;
@@ -42,8 +45,8 @@ class StallWatch {
   // After anything that may have ended stalls.
   void NoteEnded(Effects& effects);
 
-  // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
-  // process sets under the name of what they ask for.
+  // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, requests for
+  // process sets under the name of what they ask for, and calls of comms.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
   // Others have waited for this rank until a warning was due. Of many that are missing only the
   // first few are.
@@ -58,6 +61,7 @@ class StallWatch {
   void WatchRequests(const Turn& turn);
   void WatchJoin(const Turn& turn);
   void WatchSchedules(const Turn& turn);
+  void WatchComms(const Turn& turn);
   void TellBegan(const PendingTensor& oldest, int64_t count, const Turn& turn);
   std::string At(Rank rank) const;  // "; rank 1 is at ...", if that is known
 
@@ -65,6 +69,7 @@ class StallWatch {
   GenerationMessages& messages_;
   const Waits waits_;
   int64_t told_ = 0;                         // stalled tensors for which no end has been told
+  int64_t told_calls_ = 0;                   // likewise of comms
   std::map<Rank, std::string> whereabouts_;  // of those who others wait for
 };
 

@@ -51,6 +51,13 @@ std::string Activity(const JobView& job, const JobWorker& worker) {
                           RanksString(pending->missing, pending->missing_count), " missing)");
     }
   }
+  if (const auto call = job.generation->state().CommWaitOf(worker.place.rank)) {
+    return absl::StrCat(
+        "waiting in ", call->name,
+        call->missing_count == 0
+            ? ""
+            : absl::StrCat(" (", RanksString(call->missing, call->missing_count), " missing)"));
+  }
   if (worker.progress.executes) return "executing";
   return job.generation->state().joined().Contains(worker.place.rank) ? "joined: has no more data"
                                                                       : "idle";

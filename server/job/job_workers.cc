@@ -14,7 +14,7 @@ void JobWorker::NoteHeartbeat(const v1::Heartbeat& told, SharedWords& shared, ab
         static_cast<double>(told.bytes_reduced()) - static_cast<double>(progress.bytes_reduced);
     bytes_per_second = std::max(0.0, bytes / seconds);
   }
-  progress = ProgressOf(told);
+  progress = ProgressOf(told, progress);
   gpu_health = told.gpu_health();
   heartbeat_before = heartbeat_at;
   heartbeat_at = now;

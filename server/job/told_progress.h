@@ -26,8 +26,9 @@ struct ToldProgress {
     int64_t launched = 0, completed = 0;
   };
   std::optional<Batches> of_all_ranks;
-  bool executes = false;  // a batch that was launched has not ended
-  // The tensor that has waited longest for other ranks.
+  int64_t comm_calls = 0;  // that have ended
+  bool executes = false;   // a batch that was launched has not ended, or calls of comms have
+  // The tensor, or call of a comm, that has waited longest for other ranks.
   struct Waiting {
     ProcessSetId process_set;
     std::string tensor;
@@ -35,7 +36,8 @@ struct ToldProgress {
   };
   std::optional<Waiting> waiting;
 };
-ToldProgress ProgressOf(const v1::Heartbeat& heartbeat);
+// `before`: of the heartbeat before it.
+ToldProgress ProgressOf(const v1::Heartbeat& heartbeat, const ToldProgress& before);
 
 // Not thread-safe. What many workers tell alike is kept once, as long as one of them is there: it
 // is compared with a few that were told last.

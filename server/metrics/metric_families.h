@@ -132,9 +132,9 @@ struct ServerMetrics::Families {
   Family<Counter>& tensor_failures =
       NewCounter(registry, "coordd_tensor_failures_total",
                  "Tensors that every rank got an error for, by status code.");
-  Family<Counter>& stalls =
-      NewCounter(registry, "coordd_stalls_total",
-                 "Tensors, joins and requests for process sets that began to stall.");
+  Family<Counter>& stalls = NewCounter(
+      registry, "coordd_stalls_total",
+      "Tensors, joins, requests for process sets and calls of comms that began to stall.");
   Family<Counter>& failures_reported =
       NewCounter(registry, "coordd_failures_reported_total",
                  "Failures of collectives that members have reported to coordd.");
@@ -143,8 +143,9 @@ struct ServerMetrics::Families {
                "The first rank that the longest stalled tensor waits for; -1: none.");
   Family<Gauge>& pending = NewGauge(registry, "coordd_pending_tensors",
                                     "Tensors that some ranks have submitted and others have not.");
-  Family<Gauge>& stalled = NewGauge(registry, "coordd_stalled_tensors",
-                                    "Pending tensors that are older than the stall warning.");
+  Family<Gauge>& stalled =
+      NewGauge(registry, "coordd_stalled_tensors",
+               "Pending tensors and calls of comms that are older than the stall warning.");
   Family<Gauge>& process_sets =
       NewGauge(registry, "coordd_process_sets",
                "Process sets that the job's ranks asked for, beside the one of all ranks.");

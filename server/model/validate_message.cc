@@ -107,6 +107,16 @@ absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCommWait(const v1::CommWait& wait) {
+  COORDD_RETURN_IF_ERROR(CheckWord("comm_waits.comm", wait.comm(), 1, kMaxCommWaitBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("comm_waits.call", wait.call(), 1, kMaxCommWaitBytes));
+  COORDD_RETURN_IF_ERROR(
+      CheckCount("comm_waits.missing_ranks", wait.missing_ranks_size(), kMaxCommWaitRanks));
+  for (const int32_t rank : wait.missing_ranks())
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("comm_waits.missing_ranks", rank, 0));
+  return CheckNotBelow("comm_waits.process_set", wait.process_set(), 0);
+}
+
 absl::Status CheckHostEdges(const v1::HostEdges& edges) {
   COORDD_RETURN_IF_ERROR(
       CheckWord("host_edges.within_node", edges.within_node(), 0, kMaxEdgeBytes));
@@ -237,6 +247,10 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
       COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", kMaxLaneMarkCycles, mark.cycles()));
     }
   }
+  COORDD_RETURN_IF_ERROR(CheckCount("comm_waits", heartbeat.comm_waits_size(), kMaxCommWaits));
+  for (const v1::CommWait& wait : heartbeat.comm_waits())
+    COORDD_RETURN_IF_ERROR(CheckCommWait(wait));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("comm_calls", heartbeat.comm_calls(), 0));
   COORDD_RETURN_IF_ERROR(CheckBytes("stack", heartbeat.stack(), 0, kMaxStackBytes));
   COORDD_RETURN_IF_ERROR(CheckGpuHealth(heartbeat.gpu_health()));
   COORDD_RETURN_IF_ERROR(CheckHostEdges(heartbeat.host_edges()));

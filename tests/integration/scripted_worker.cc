@@ -13,6 +13,9 @@
 //                          change of generation, after which all go back to the step that all have
 //                          made; change: goes on until there is one, then STEPS more;
 //                          -> "ok STEPS GENERATION SIZE"
+//   comm NAME              makes a comm of all ranks
+//   call NAME              an allreduce in it of the ranks' numbers, from 1 -> "ok SUM"
+//   receive NAME RANK | send NAME RANK      a message of it
 //   next                   waits for the next generation -> "ok GENERATION RANK SIZE"
 //   steps FILE [unique|same [MS]]    steps of five tensors, every result checked, until FILE is
 //   there and all
@@ -99,6 +102,9 @@ class Script {
     if (command == "sets") return Sets();
     if (command == "large") return Large(name, in);
     if (command == "train") return Train(name, in);
+    if (command == "comm") return MakeComm(name);
+    if (command == "call") return Call(comms_.at(name));
+    if (command == "receive" || command == "send") return Message(command, comms_.at(name), in);
     if (command == "next") return Next();
     if (command == "steps") return Steps(name, in);
     if (command == "meet") return Meet(std::stoul(name), in);
@@ -406,6 +412,30 @@ class Script {
     return AnswerOf(status, value.substr(0, size));
   }
 
+  std::string MakeComm(const std::string& name) {
+    coordd::Expected<coordd::Comm> comm = worker_.TryMakeComm(name);
+    if (!comm.ok()) return std::string(coordd_status_name(comm.code())) + " " + comm.message();
+    comms_.insert_or_assign(name, std::move(comm.value()));
+    return "ok";
+  }
+
+  std::string Call(coordd::Comm& comm) {
+    int32_t sum = worker_.rank() + 1;
+    const coordd::Expected<> called = comm.TryAllreduce(&sum, &sum, 1, coordd::Op::kSum);
+    return called.ok() ? "ok " + std::to_string(sum) : Answer(called);
+  }
+
+  std::string Message(const std::string& command, coordd::Comm& comm, std::istringstream& in) {
+    int other = 0;
+    std::vector<int32_t> large(100000);
+    in >> other;
+    coordd::Expected<coordd::Work> work = command == "send"
+                                              ? comm.TrySendAsync(large.data(), 100000, other)
+                                              : comm.TryReceiveAsync(large.data(), 100000, other);
+    if (!work.ok()) return std::string(coordd_status_name(work.code())) + " " + work.message();
+    return Answer(work.value().TryWait());
+  }
+
   std::string Fork() {
     int ends[2];
     if (pipe(ends) != 0) return "UNKNOWN pipe failed";
@@ -434,6 +464,7 @@ class Script {
 
   coordd::Worker worker_;
   std::map<std::string, Pending> pending_;
+  std::map<std::string, coordd::Comm> comms_;  // end before their worker
 };
 
 std::string Place(const coordd::Worker& worker) {

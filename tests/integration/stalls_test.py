@@ -1,9 +1,11 @@
 """A tensor that some ranks have submitted and others have not: everybody who looks can see it."""
 
+import json
 import os
+import re
 
 from tests.support import processes
-from tests.support.processes import program, wait_for
+from tests.support.processes import ScriptedWorker, program, wait_for
 
 
 class StallsTest(processes.TestCase):
@@ -27,6 +29,46 @@ class StallsTest(processes.TestCase):
         for worker in workers:
             self.assertEqual(worker.ask("wait layer3.weight"), "ok 4 4")
         self.assertTrue(wait_for(lambda: coordd.metric("coordd_stalled_tensors") == 0))
+
+    def look_at_calls_of_a_comm(self, coordd, workers):
+        def activity(rank):
+            return json.loads(coordd.get("/v1/jobs"))["jobs"][0]["workers"][rank].get("activity", "")
+
+        for command in ("comm torch", "call torch"):
+            for worker in workers:
+                worker.tell(command)
+            for worker in workers:
+                self.assertRegex(worker.answer(), "ok( 6)?$")
+        for worker in workers[:2]:
+            worker.tell("call torch")
+        name = "comm torch: allreduce number 2"
+        self.assertTrue(wait_for(lambda: coordd.metric("coordd_stalled_tensors") == 1), coordd.get("/metrics"))
+        self.assertTrue(wait_for(lambda: activity(1) == f"waiting in {name} (rank 2 missing)"), coordd.get("/v1/jobs"))
+        self.assertTrue(wait_for(lambda: re.search(rf"{name} waiting for .*: in rank.*missing .*2", coordd.text())), coordd.text())
+        self.assertEqual(coordd.metric("coordd_stall_missing_rank"), 2)
+        workers[2].tell("call torch")
+        for worker in workers:
+            self.assertEqual(worker.answer(), "ok 6")
+        self.assertTrue(wait_for(lambda: coordd.metric("coordd_stalled_tensors") == 0))
+        self.assertIn("stalled call of a comm goes on", coordd.text())
+        # Of messages each side says whom it waits for.
+        for rank, command, other in ((1, "receive", 2), (2, "send", 1)):
+            workers[rank].tell(f"{command} torch {other}")
+            text = rf"comm torch: {command} of tag 0 {'from' if command == 'receive' else 'to'} rank {other}"
+            self.assertTrue(wait_for(lambda: re.search(rf"waiting in {text} \(rank {other} missing\)", activity(rank))), activity(rank))
+            workers[other].tell(f"{'send' if command == 'receive' else 'receive'} torch {rank}")
+            for one in (rank, other):
+                self.assertEqual(workers[one].answer(), "ok")
+
+    def test_a_call_of_a_comm_that_a_rank_does_not_make_is_named(self):
+        coordd = self.coordd("--stall-warning", "3s")
+        self.look_at_calls_of_a_comm(coordd, self.workers(coordd, 3))
+
+    def test_a_call_of_a_comm_between_nodes_is_named_too(self):
+        coordd = self.coordd("--stall-warning", "3s")
+        workers = [self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID="test", COORDD_MIN_WORKERS=3, COORDD_MAX_WORKERS=3,
+                                             COORDD_NODE_ID=f"node{node}")) for node in range(3)]
+        self.look_at_calls_of_a_comm(coordd, sorted((one.joined() for one in workers), key=lambda one: one.rank))
 
     def test_a_trace_of_a_job_that_hangs_says_what_it_waits_for(self):
         coordd = self.coordd("--stall-warning", "200ms")

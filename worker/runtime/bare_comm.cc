@@ -35,6 +35,7 @@ absl::StatusOr<PointToPoint::Message> BareComm::MessageOf(absl::string_view what
   }
   PointToPoint::Message out;
   out.comm = order_->execution().needs().lane;
+  out.name = name_;
   out.tag = message.tag;
   out.peer = is_any ? PointToPoint::kAnySource : (*members_)[static_cast<size_t>(message.peer)];
   out.members = members_;

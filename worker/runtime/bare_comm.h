@@ -24,7 +24,8 @@ class BareComm final : public Comm {
   using Needs = CommExecution::Needs;
 
   explicit BareComm(Needs parts)
-      : members_(std::make_shared<const std::vector<int32_t>>(parts.ranks)),
+      : name_(std::make_shared<const std::string>(parts.name)),
+        members_(std::make_shared<const std::vector<int32_t>>(parts.ranks)),
         order_(std::make_shared<CommOrder>(std::move(parts))) {}
   ~BareComm() override;
   BareComm(const BareComm&) = delete;
@@ -47,6 +48,7 @@ class BareComm final : public Comm {
                                                   const CommMessage& message) const;
 
   // Constant after construction.
+  const std::shared_ptr<const std::string> name_;
   const std::shared_ptr<const std::vector<int32_t>> members_;
   std::shared_ptr<CommOrder> order_;
   const ForkGuard fork_guard_;

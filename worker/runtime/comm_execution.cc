@@ -29,16 +29,27 @@ constexpr absl::Duration kPatienceAfterGoodbyes = absl::Seconds(10);
 // A call that goes on for so long is worth a line, as a tensor that waits is to coordd
 // (--stall-warning).
 constexpr absl::Duration kLate = absl::Seconds(10);
+// How often a call that waits looks whom it waits for, for coordd.
+constexpr absl::Duration kTellEvery = absl::Seconds(1);
 
 // Of one buffer, in blocks.
 bool HasInput(CollectiveKind kind) {
   return kind != CollectiveKind::kBroadcast && kind != CollectiveKind::kBarrier;
 }
 
+// Whether no member can come to its end before all have called it.
+bool NeedsAll(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall ||
+         kind == CollectiveKind::kBarrier;
+}
+
 }  // namespace
 
 CommExecution::CommExecution(Needs parts)
-    : needs_(std::move(parts)), backend_name_(needs_.plane->executor->backend_name()) {}
+    : needs_(std::move(parts)),
+      backend_name_(needs_.plane->executor->backend_name()),
+      account_(needs_.calls) {}
 
 // What a failed collective has said stays there for those who still look, as long as the generation
 // lives.
@@ -169,6 +180,7 @@ std::optional<absl::Status> CommExecution::Go(absl::Duration most) {
 }
 
 absl::Status CommExecution::Finish(absl::Status status) {
+  account_.GoesOn();
   if (status.ok() && prepared_->op == ReduceOp::kAverage && !scaled_) Divide();
   Count(status);
   if (status.ok()) return status;
@@ -218,6 +230,32 @@ void CommExecution::TellLateness(const Collective& run) {
              absl::FormatDuration(needs_.timeout));
 }
 
+WaitingCall CommExecution::Waiting() const {
+  return {.comm = needs_.name,
+          .call = absl::StrCat(Name(args_.kind), " number ", args_.sequence),
+          .since = called_at_};
+}
+
+template <typename Collective>
+void CommExecution::NoteWaiting(const Collective& run, absl::Time now) {
+  tell_at_ = now + kTellEvery;
+  WaitingCall waiting = Waiting();
+  for (int32_t m = 0; m < size(); ++m)
+    if (run.WaitsFor(m)) waiting.missing.push_back(needs_.ranks[static_cast<size_t>(m)]);
+  account_.Waits(std::move(waiting));
+}
+
+// Messages do not tell whose are missing in the end: they come by way of others.
+void CommExecution::NoteWaitingForMessages() {
+  WaitingCall waiting = Waiting();
+  if (NeedsAll(args_.kind)) {
+    waiting.needs_all_of = needs_.process_set;
+  } else if (args_.kind == CollectiveKind::kBroadcast && ToInt(args_.root) != needs_.self) {
+    waiting.missing = {needs_.ranks[static_cast<size_t>(ToInt(args_.root))]};
+  }
+  account_.Waits(std::move(waiting));
+}
+
 template <typename Collective>
 std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration most) {
   const GenerationEnd& end = needs_.plane->end;
@@ -238,7 +276,11 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
     if (is_late) return Lateness(run, needs_.timeout);
     if (!wait.Wait({&needs_.mapped->node->bell(), /*suffices=*/true})) continue;
     const absl::Time now = needs_.clock->Now();
-    if (deadline_ == absl::InfinitePast()) deadline_ = now + needs_.timeout;
+    if (deadline_ == absl::InfinitePast()) {
+      deadline_ = now + needs_.timeout;
+      called_at_ = now;
+      tell_at_ = now + kTellEvery;
+    }
     if (until == absl::InfinitePast()) until = now + most;
     if (ended && give_up == absl::InfinitePast()) give_up = now + kPatienceAfterGoodbyes;
     if (ended && now >= std::min(give_up, deadline_)) return end.status();
@@ -246,19 +288,29 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
     if (is_late) continue;  // somebody may have come while it slept
     if (late_at_ == absl::InfinitePast()) late_at_ = now + kLate;
     if (now >= late_at_) TellLateness(run);
+    if (now >= tell_at_) NoteWaiting(run, now);
     if (now >= until) return std::nullopt;
   }
 }
 
 std::optional<absl::Status> CommExecution::GoByMessages(absl::Duration most) {
   GenerationPlane& plane = *needs_.plane;
-  const absl::Time now = needs_.clock->Now();
-  if (direct_ == nullptr) direct_ = plane.executor->BeginDirect(args_, now + needs_.timeout);
-  const std::optional<absl::Status> ended =
-      direct_ == nullptr ? absl::AbortedError("the data plane has stopped")
-                         : plane.executor->GoOnDirect(*direct_, now + most, plane.end);
-  if (!ended.has_value() || ended->ok()) return ended;
-  return FailureByMessages(*ended);
+  absl::Time now = needs_.clock->Now();
+  const absl::Time until = now + most;
+  if (direct_ == nullptr) {
+    direct_ = plane.executor->BeginDirect(args_, now + needs_.timeout);
+    called_at_ = now;
+  }
+  if (direct_ == nullptr)
+    return FailureByMessages(absl::AbortedError("the data plane has stopped"));
+  while (true) {
+    const std::optional<absl::Status> ended =
+        plane.executor->GoOnDirect(*direct_, std::min(until, now + kTellEvery), plane.end);
+    if (ended.has_value()) return ended->ok() ? *ended : FailureByMessages(*ended);
+    now = needs_.clock->Now();
+    NoteWaitingForMessages();
+    if (now >= until) return std::nullopt;
+  }
 }
 
 absl::Status CommExecution::FailureByMessages(const absl::Status& status) const {
@@ -298,6 +350,7 @@ void CommExecution::Count(const absl::Status& status) {
   // Of the tensor that the named call would have: the input, of a broadcast the buffer.
   const size_t bytes = HasInput(kind) ? args_.input.size() : args_.output.size();
   tally->Record(static_cast<int64_t>(bytes));
+  account_.Count(static_cast<int64_t>(bytes));
 }
 
 }  // namespace coordd

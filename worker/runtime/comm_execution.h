@@ -17,6 +17,7 @@
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/doorbell.h"
 #include "worker/node/mapped_lane.h"
+#include "worker/runtime/comm_calls.h"
 #include "worker/runtime/generation_plane.h"
 #include "worker/runtime/worker_metrics.h"
 
@@ -33,7 +34,8 @@ class CommExecution {
  public:
   struct Needs {
     std::string name;             // for texts
-    std::vector<int32_t> ranks;   // of the members, in the generation
+    ProcessSetId process_set;     // of the members
+    std::vector<int32_t> ranks;   // these, in the generation
     int32_t self = 0;             // among them
     Generation generation;        // of the plane
     LaneId lane;                  // its own
@@ -44,6 +46,7 @@ class CommExecution {
     std::shared_ptr<MappedLane> mapped;  // nullptr: messages
     // Not used once the plane's generation has ended.
     WorkerMetrics* metrics = nullptr;
+    std::shared_ptr<CommCalls> calls;                         // of the worker
     std::function<void(const absl::Status&)> report_failure;  // of the data plane
     Clock* clock = nullptr;
   };
@@ -85,6 +88,11 @@ class CommExecution {
   absl::Status Lateness(const Collective& run, absl::Duration waited) const;
   template <typename Collective>
   void TellLateness(const Collective& run);
+  // What coordd is told of a call that waits.
+  WaitingCall Waiting() const;
+  template <typename Collective>
+  void NoteWaiting(const Collective& run, absl::Time now);
+  void NoteWaitingForMessages();
   std::optional<absl::Status> GoByMessages(absl::Duration most);
   absl::Status FailureByMessages(const absl::Status& status) const;
   absl::Status Finish(absl::Status status);
@@ -103,9 +111,12 @@ class CommExecution {
   std::optional<NodeInlineRun> inline_;
   std::optional<NodeCollectiveRun> run_;
   std::shared_ptr<DirectRun> direct_;
-  absl::Time deadline_;  // of the call; InfinitePast: not known before it matters
-  absl::Time late_at_;   // when to tell whom it waits for; likewise; InfiniteFuture: has been told
+  absl::Time deadline_;   // of the call; InfinitePast: not known before it matters
+  absl::Time called_at_;  // likewise
+  absl::Time tell_at_;    // when to say anew for coordd whom it waits for; likewise
+  absl::Time late_at_;    // when to tell whom it waits for; likewise; InfiniteFuture: has been told
   absl::Status failure_;
+  CommCalls::Account account_;
   std::array<std::shared_ptr<WorkerMetrics::Tally>, 32> tallies_;  // by kind; nullptr: none yet
 };
 

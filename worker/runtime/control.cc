@@ -8,6 +8,7 @@
 #include "common/base/thread.h"
 #include "worker/coordinator/coordinator_link.h"
 #include "worker/gpu/nvml/gpu_watch.h"
+#include "worker/runtime/comm_calls.h"
 #include "worker/runtime/completion.h"
 #include "worker/runtime/generation_plane.h"
 #include "worker/runtime/worker_metrics.h"
@@ -253,6 +254,15 @@ void Control::Complete(v1::Heartbeat& heartbeat) {
     needs_.metrics.SetEdges(*edges);
     *heartbeat.mutable_host_edges() = *std::move(edges);
   }
+  const CommCalls::Totals comms = needs_.comm_calls.totals();
+  heartbeat.set_comm_calls(comms.calls);
+  heartbeat.set_collectives_completed(heartbeat.collectives_completed() + comms.calls);
+  heartbeat.set_batches_completed(heartbeat.batches_completed() + comms.calls);
+  heartbeat.set_bytes_reduced(heartbeat.bytes_reduced() + comms.bytes);
+  std::vector<WaitingCall> waiting = needs_.comm_calls.Waiting();
+  const std::shared_ptr<GenerationPlane> now = plane();
+  if (now->messages != nullptr) now->messages->AddWaiting(waiting);
+  TellOfWaits(std::move(waiting), needs_.clock.Now(), heartbeat);
   heartbeat.set_stack(needs_.stacks.Take());
   needs_.gpu_watch.Watch(heartbeat.device_use().device().uuid());
   if (auto health = needs_.gpu_watch.Latest()) {
@@ -262,8 +272,16 @@ void Control::Complete(v1::Heartbeat& heartbeat) {
   needs_.gpu_watch.Ask();
 }
 
+// What was done without WorkerState.
+void Control::Complete(v1::Leave& leave) {
+  const CommCalls::Totals comms = needs_.comm_calls.totals();
+  leave.set_bytes_reduced(leave.bytes_reduced() + comms.bytes);
+  leave.set_batches_completed(leave.batches_completed() + comms.calls);
+}
+
 void Control::Do(SendMessage& action) {
   if (action.message.has_heartbeat()) Complete(*action.message.mutable_heartbeat());
+  if (action.message.has_leave()) Complete(*action.message.mutable_leave());
   const bool resumes = action.message.join().has_resume();
   const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();
   SendToCoordinator(std::move(action.message));

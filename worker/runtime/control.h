@@ -24,6 +24,7 @@
 
 namespace coordd {
 
+class CommCalls;
 class Completion;
 class DataPlane;
 class GpuWatch;
@@ -82,6 +83,7 @@ class Control {
     Clock& clock;
     StackProbe& stacks;
     GpuWatch& gpu_watch;
+    CommCalls& comm_calls;
   };
   struct Stream {
     std::unique_ptr<CoordinatorLink> link;  // on which the worker has joined
@@ -139,6 +141,7 @@ class Control {
   void Do(SendMessage& action);
   // With what WorkerState does not know.
   void Complete(v1::Heartbeat& heartbeat);
+  void Complete(v1::Leave& leave);
   void SendToCoordinator(v1::WorkerMessage message);
   void SendStored(const v1::Resume& resume);
   void Do(DefineGroup& action);

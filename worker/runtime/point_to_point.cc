@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -84,7 +85,7 @@ bool PointToPoint::Launch(int32_t peer, bool outgoing, bool headers, std::byte* 
 
 absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Send(Message message) {
   COORDD_RETURN_IF_ERROR(CheckPeer(message.peer));
-  Open open{NewWork(message, CollectiveKind::kSend), std::move(message)};
+  Open open{NewWork(message, CollectiveKind::kSend), std::move(message), needs_.clock->Now()};
   std::shared_ptr<Work> work = open.work;
   const int32_t to = open.message.peer;
   bool brings = false;
@@ -135,7 +136,7 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Receive(Message message) {
       if (member != needs_.self) message.sources.push_back(member);
   }
   for (int32_t source : message.sources) COORDD_RETURN_IF_ERROR(CheckPeer(source));
-  Open open{NewWork(message, CollectiveKind::kReceive), std::move(message)};
+  Open open{NewWork(message, CollectiveKind::kReceive), std::move(message), needs_.clock->Now()};
   std::shared_ptr<Work> work = open.work;
   Effects effects;
   {
@@ -157,6 +158,32 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Receive(Message message) {
   Do(std::move(effects));
   needs_.executor->DriveMessages();
   return work;
+}
+
+void PointToPoint::AddWaiting(std::vector<WaitingCall>& waiting) {
+  const auto add = [&waiting](const Open& open, std::string call) {
+    WaitingCall& one = waiting.emplace_back();
+    one.comm = *open.message.name;
+    one.call = std::move(call);
+    one.since = open.since;
+    if (open.message.peer != kAnySource) one.missing = {open.message.peer};
+  };
+  MutexLock lock(&mu_);
+  std::set<std::pair<LaneId, int32_t>> told;
+  for (const Open& open : receives_) {
+    const Message& message = open.message;
+    if (!told.insert({message.comm, message.peer}).second) continue;
+    add(open, absl::StrCat(
+                  "receive of tag ", message.tag, " from ",
+                  message.peer == kAnySource ? "any member" : absl::StrCat("rank ", message.peer)));
+  }
+  for (const auto& [rank, peer] : peers_) {
+    for (const std::map<int64_t, Open>* sends : {&peer.announced, &peer.early}) {
+      if (sends->empty()) continue;
+      const Open& open = sends->begin()->second;
+      add(open, absl::StrCat("send of tag ", open.message.tag, " to rank ", rank));
+    }
+  }
 }
 
 bool PointToPoint::Matches(const Message& receive, int32_t from, const Header& header) {

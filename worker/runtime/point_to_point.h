@@ -25,6 +25,7 @@
 #include "worker/execute/driver_seat.h"
 #include "worker/execute/executor.h"
 #include "worker/execute/work.h"
+#include "worker/runtime/comm_calls.h"
 
 namespace coordd {
 
@@ -52,6 +53,7 @@ class PointToPoint {
   // A message as its sender or its receiver gives it. `buffer` is in use until the work is done.
   struct Message {
     LaneId comm;
+    std::shared_ptr<const std::string> name = {};  // of the comm
     int64_t tag = 0;
     int32_t peer = 0;  // in the generation; of a receive also kAnySource
     std::shared_ptr<const std::vector<int32_t>> members = {};  // of the comm, this rank among them
@@ -89,6 +91,8 @@ class PointToPoint {
   absl::StatusOr<std::shared_ptr<Work>> Send(Message message);
   absl::StatusOr<std::shared_ptr<Work>> Receive(Message message);
 
+  // Adds those that wait for the other rank; of each comm and peer the oldest one.
+  void AddWaiting(std::vector<WaitingCall>& waiting);
   // The generation has ended: so does all that does not use its memory; what does ends when the
   // data plane has let go of it. Idempotent.
   void End(const absl::Status& why);
@@ -113,6 +117,7 @@ class PointToPoint {
   struct Open {
     std::shared_ptr<Work> work;
     Message message;
+    absl::Time since = {};  // when it was called
   };
   struct Peer {
     bool defined = false;

@@ -111,7 +111,7 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
   r.control = std::make_unique<Control>(
       place.state,
       Control::Needs{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_, r.stacks,
-                     r.gpu_watch},
+                     r.gpu_watch, *r.comm_calls},
       Control::Stream{std::move(session.link), r.seams.make_link}, std::move(plane),
       ControlHooks{
           [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },
@@ -120,16 +120,8 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
           [this](int32_t count) { newcomers_.store(count, std::memory_order_relaxed); },
           [this](absl::Time until) { drain_until_ns_.store(absl::ToUnixNanos(until)); },
           [&r] { return r.seams.store_record->Report(); },
-          [this] {
-            MutexLock lock(&mu_);
-            ending_.NoteWorkFinished();
-            changed_.NotifyAll();
-          },
-          [this] {
-            MutexLock lock(&mu_);
-            ending_.NoteStopped();
-            changed_.NotifyAll();
-          },
+          [this] { OnEndingGoesOn(&WorkerEnding::NoteWorkFinished); },
+          [this] { OnEndingGoesOn(&WorkerEnding::NoteStopped); },
           place.placement.local_rank == 0 ? r.seams.coordinator_away : nullptr});
   // Control first: the lease must not run out while the data plane connects.
   r.completion->Start();
@@ -477,6 +469,7 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
   }
   BareComm::Needs parts;
   parts.name = name;
+  parts.process_set = process_set;
   parts.plane = view->plane;
   parts.generation = view->placement.generation;
   COORDD_ASSIGN_OR_RETURN(parts.ranks, ProcessSetRanks(process_set));
@@ -490,6 +483,7 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
   parts.polling_threads = view->placement.local_size;
   parts.cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   parts.metrics = &runtime_->metrics;
+  parts.calls = runtime_->comm_calls;
   parts.clock = &clock_;
   parts.report_failure = [this, of = parts.generation](const absl::Status& why) {
     runtime_->inbox.PushUnbounded(ConnectFailed{of, why, SuspectOf(why), /*was_connected=*/true});

@@ -158,6 +158,7 @@ class WorkerImpl final : public Worker {
   void MakeMessages(const Placement& placement, GenerationPlane& plane);
   void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With that, and what follows it.
+  void OnEndingGoesOn(void (WorkerEnding::*note)());
   absl::Status EndBy(LeaveRequested how, absl::Duration timeout);
   // Ends all threads; the goodbye is said or forced before.
   void TearDown();

@@ -129,7 +129,9 @@ void WorkerImpl::MakeMessages(const Placement& placement, GenerationPlane& plane
   needs.size = placement.size;
   needs.executor = plane.executor.get();
   needs.clock = &clock_;
-  needs.count = [this, &plane](CollectiveKind kind, absl::StatusCode code, int64_t bytes) {
+  needs.count = [this, &plane, calls = runtime_->comm_calls](CollectiveKind kind,
+                                                             absl::StatusCode code, int64_t bytes) {
+    if (code == absl::StatusCode::kOk) calls->CountMessage(bytes);
     if (plane.end.ended()) return;  // the metrics may be gone
     runtime_->metrics.RecordCollective(kind, plane.executor->backend_name(), code,
                                        code == absl::StatusCode::kOk ? bytes : 0);
@@ -391,6 +393,12 @@ absl::Status WorkerImpl::FinishWork(absl::Duration hold, absl::Duration timeout)
   if (clock_.Await(&mu_, &changed_, is_over, now + timeout)) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("this rank's collectives had not ended within ", absl::FormatDuration(timeout)));
+}
+
+void WorkerImpl::OnEndingGoesOn(void (WorkerEnding::*note)()) {
+  MutexLock lock(&mu_);
+  (ending_.*note)();
+  changed_.NotifyAll();
 }
 
 absl::Status WorkerImpl::EndBy(LeaveRequested how, absl::Duration timeout) {

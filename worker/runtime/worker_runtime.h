@@ -11,6 +11,7 @@
 #include "common/protocol/store_memory.h"
 #include "worker/gpu/nvml/gpu_watch.h"
 #include "worker/gpu/plane/device_stager.h"
+#include "worker/runtime/comm_calls.h"
 #include "worker/runtime/completion.h"
 #include "worker/runtime/generation_plane.h"
 #include "worker/runtime/pending_names.h"
@@ -43,6 +44,7 @@ struct WorkerImpl::Runtime {
   StackProbe stacks;
   GpuWatch gpu_watch;
   PrefixStore program_store;
+  const std::shared_ptr<CommCalls> comm_calls = std::make_shared<CommCalls>();
   PendingNames names;
   ProcessSetTable process_sets;
   ControlInbox inbox;

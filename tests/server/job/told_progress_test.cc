@@ -29,7 +29,7 @@ TEST(ToldProgress, IsWhatStatusShows) {
   AddLane(heartbeat, 0, "grad.0", 5).set_launched(9);
   AddLane(heartbeat, 4, "grad.4", 4);
   heartbeat.mutable_lanes(1)->set_completed(9);
-  ToldProgress progress = ProgressOf(heartbeat);
+  ToldProgress progress = ProgressOf(heartbeat, {});
   EXPECT_EQ(progress.collectives_completed, 7);
   EXPECT_EQ(progress.bytes_reduced, 800);
   ASSERT_TRUE(progress.of_all_ranks.has_value());
@@ -40,14 +40,32 @@ TEST(ToldProgress, IsWhatStatusShows) {
   EXPECT_EQ(progress.waiting->process_set, ProcessSetId{0});
   EXPECT_EQ(progress.waiting->since, absl::Seconds(5));
   heartbeat.mutable_lanes(2)->set_launched(1);
-  EXPECT_TRUE(ProgressOf(heartbeat).executes);
+  EXPECT_TRUE(ProgressOf(heartbeat, {}).executes);
 }
 
 TEST(ToldProgress, OfNothingIsNothing) {
-  const ToldProgress progress = ProgressOf({});
+  const ToldProgress progress = ProgressOf({}, {});
   EXPECT_FALSE(progress.of_all_ranks.has_value());
   EXPECT_FALSE(progress.waiting.has_value());
   EXPECT_FALSE(progress.executes);
+}
+
+TEST(ToldProgress, ACallOfACommWaitsLikeATensor) {
+  v1::Heartbeat heartbeat;
+  heartbeat.set_comm_calls(17);
+  AddLane(heartbeat, 0, "grad.0", 5);
+  v1::CommWait& wait = *heartbeat.add_comm_waits();
+  wait.set_comm("torch");
+  wait.set_call("allreduce number 18");
+  ToProto(absl::Seconds(4), wait.mutable_waiting());
+  ToldProgress progress = ProgressOf(heartbeat, {});
+  EXPECT_EQ(progress.waiting->tensor, "grad.0");
+  EXPECT_TRUE(progress.executes);
+  ToProto(absl::Seconds(6), wait.mutable_waiting());
+  progress = ProgressOf(heartbeat, progress);
+  EXPECT_EQ(progress.waiting->tensor, "comm torch: allreduce number 18");
+  EXPECT_EQ(progress.waiting->since, absl::Seconds(6));
+  EXPECT_FALSE(progress.executes);  // none has ended since
 }
 
 // A relay brings it once for all ranks of its node.

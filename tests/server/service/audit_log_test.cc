@@ -49,7 +49,8 @@ AuditEntry RefusedCall() {
 
 AuditEntry RefusedCallOf(const std::string& name) {
   AuditEntry entry = RefusedCall();
-  entry.caller = std::make_shared<const Caller>(Caller{.identity = {Role::kWorker, name}});
+  entry.caller =
+      std::make_shared<const Caller>(Caller{.identity = {Role::kWorker, name}, .peer = ""});
   return entry;
 }
 

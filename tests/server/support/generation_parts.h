@@ -32,7 +32,8 @@ struct GenerationParts {
         requests(sets.all()),
         schedules(schedule_steps > 0, messages, sets),
         plans(1 << 20, messages, sets, schedules),
-        stalls({kWarning, kAbort}, messages, {sets, requests, schedules}) {}
+        comms(sets.sets()),
+        stalls({kWarning, kAbort}, messages, {sets, requests, schedules, comms}) {}
 
   // All ranks of the set submit it.
   void Submit(SetNegotiation& set, const std::string& name, absl::Time now = kStart) {
@@ -57,6 +58,7 @@ struct GenerationParts {
   ProcessSetRequests requests;
   GenerationSchedules schedules;
   GenerationPlans plans;
+  CommWaits comms;
   StallWatch stalls;
   std::vector<FailedTensor> failed;
   Effects effects;

@@ -146,6 +146,16 @@ bool Story::Worker(const Command& command) {
     lane->set_launched(command.Number("launched", 0));
     lane->set_completed(command.Number("completed", 0));
     lane->set_oldest_waiting(command.Get("waiting", ""));
+    if (const std::string comm = command.Get("comm", ""); !comm.empty()) {
+      v1::CommWait* wait = message.mutable_heartbeat()->add_comm_waits();
+      wait->set_comm(comm);
+      wait->set_call(command.Get("call", ""));
+      ToProto(DurationOf(command.Get("waits", "1s")), wait->mutable_waiting());
+      if (const int64_t rank = command.Number("missing", -1); rank >= 0)
+        wait->add_missing_ranks(static_cast<int32_t>(rank));
+      if (const int64_t set = command.Number("of", -1); set >= 0)
+        wait->set_process_set(static_cast<int32_t>(set));
+    }
     if (const int64_t cycles = command.Number("cycles", 0); cycles != 0) {
       lane->add_marks()->set_cycles(cycles);
       const absl::Duration busy = DurationOf(command.Get("busy", "0s"));

@@ -18,7 +18,7 @@
 //   evict|drain|lift WHO [job= by= grace=30s force=1]      an operator: WHO is a rank or a node
 //   asks NAME [grace= reason=]                   its process knows that it has to end
 //   exit LAUNCH [signal= code= words= reason= token= job=]      a launcher tells how it has ended
-//   beat NAME [lane= launched= completed= waiting= xid=]
+//   beat NAME [lane= launched= completed= waiting= xid=] [comm= call= waits= missing= of=]
 //   leave NAME [reason= drained=1 failure=]
 //   lost NAME [detail=]
 //   set KEY VALUE [job= token=]

@@ -19,7 +19,9 @@ using testing::IsEmpty;
 TEST(LoadNccl, TakesTheLibraryThatTheVariableNames) {
   const NcclLibrary library = LoadNccl(FakeNcclEnvironment()).value();
   EXPECT_EQ(library.version, FakeNcclVersion());
-  if (library.version >= 22807) EXPECT_THAT(library.missing, IsEmpty());
+  if (library.version >= 22807) {
+    EXPECT_THAT(library.missing, IsEmpty());
+  }
 }
 
 TEST(LoadNccl, NamesWhatAnOlderLibraryLacks) {
