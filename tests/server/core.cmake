@@ -4,7 +4,7 @@ coordd_library(coordd_server_invariants BUSY PURE
   LIBS coordd_server_core)
 
 # The pure core.
-coordd_library(server_test_support SOURCES support/effects_text.cc support/known_slots.cc support/random_messages.cc support/story.cc support/story_schedules.cc LIBS coordd_server_invariants)
+coordd_library(server_test_support SOURCES support/effects_text.cc support/known_slots.cc support/random_messages.cc support/story.cc support/story_command.cc support/story_schedules.cc LIBS coordd_server_invariants)
 
 coordd_test(server_story_test SOURCES job/story_test.cc LIBS server_test_support PURE)
 target_compile_definitions(server_story_test

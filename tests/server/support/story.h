@@ -45,6 +45,7 @@
 #include "server/job/coordinator_state.h"
 #include "tests/server/support/effects_text.h"
 #include "tests/server/support/invariants.h"
+#include "tests/server/support/story_command.h"
 
 namespace coordd {
 
@@ -55,13 +56,7 @@ class Story {
   std::vector<std::string> Run(const std::string& command);
 
  private:
-  struct Command {
-    std::string verb;
-    std::vector<std::string> words;            // behind the verb
-    std::map<std::string, std::string> named;  // key=value
-    std::string Get(const std::string& key, const std::string& otherwise) const;
-    int64_t Number(const std::string& key, int64_t otherwise) const;
-  };
+  using Command = StoryCommand;
   struct Session {
     SessionId id;
     Generation generation;
@@ -69,7 +64,6 @@ class Story {
     bool beats = true;
     bool open = true;
   };
-  static Command Parse(const std::string& text);
   void SetOptions(const Command& command);
   bool Worker(const Command& command);   // whether it knows the verb
   bool Leaving(const Command& command);  // its part

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from coordd import _library, _native, _own_process, _programs
+from coordd import _library, _native, _own_process, _programs, _stacks
 from coordd.exceptions import CoorddError, InvalidArgumentError
 
 _READY_S = 30.0
@@ -44,7 +44,7 @@ def join(store, rank: int, size: int, timeout_s: float, recovers: bool) -> _nati
     else:
         options.update(min_workers=size, on_failure="end")
     return _native.Worker(job=job, max_workers=size, has_launcher_rank=1, launcher_rank=rank, launcher_local_rank=-1,
-                          join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s, **options)
+                          join_timeout_seconds=timeout_s, collective_timeout_seconds=timeout_s, **_stacks.options(), **options)
 
 
 def _least(size: int) -> int:
