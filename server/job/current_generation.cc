@@ -1,5 +1,7 @@
 #include "server/job/current_generation.h"
 
+#include <algorithm>
+
 #include "common/base/status_macros.h"
 #include "server/model/validate_message.h"
 
@@ -60,6 +62,13 @@ v1::Abort CurrentGeneration::AbortOf(bool reforms) const {
   abort.set_report_process_sets(reforms && !knows_sets_);
   for (const v1::Departure& departure : departed_) *abort.add_departures() = departure;
   return abort;
+}
+
+bool CurrentGeneration::HasLeft(Rank rank) const {
+  return std::any_of(departed_.begin(), departed_.end(), [rank](const v1::Departure& departure) {
+    return departure.rank() == ToInt(rank) && (departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
+                                               departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
+  });
 }
 
 void CurrentGeneration::DropOld(const std::string& worker_id, SessionId session) {

@@ -61,6 +61,7 @@ class CurrentGeneration {
   void Explain(std::string reason) { reason_ = std::move(reason); }
 
   void AddDeparted(const v1::Departure& departure) { AddDeparture(departed_, departure); }
+  bool HasLeft(Rank rank) const;  // by a goodbye
   // What its members hear of its end. `reforms`: another one is to follow.
   v1::Abort AbortOf(bool reforms) const;
 

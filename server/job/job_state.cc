@@ -232,9 +232,9 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
     const bool silent = failed.suspect_silent() && is_rank;
     if (silent) generation_->blame().Report(worker.place.rank, Rank{suspect});
     reforming_.Failed(reason, silent, worker.place.rank, turn.now);
-  } else {
+  } else if (!is_rank || !generation_->HasLeft(Rank{suspect})) {
     EndGeneration(Damage::kCollectiveFailed, reason, turn);
-  }
+  }  // else its goodbye has crossed the report: who waits for it hears that, the others go on
 }
 
 void JobState::OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects) {

@@ -212,7 +212,9 @@ void PointToPoint::Pump(int32_t peer, Effects& effects) {
             --peers_[peer].announcing;
             Open& brought = said->second;
             if (!status.ok()) {
-              Fail(status, std::move(brought), after);
+              // An answer to who has left is missed by nobody.
+              if (brought.work != nullptr || peers_[peer].open > 0)
+                Fail(status, std::move(brought), after);
             } else {
               if (brought.work != nullptr) {
                 --peers_[peer].open;
@@ -242,9 +244,9 @@ void PointToPoint::Listen(int32_t peer, Effects& effects) {
                  if (status.ok()) {
                    OnHeader(peer, *heard, after);
                    Listen(peer, after);
-                 } else {
+                 } else if (peers_[peer].open > 0) {
                    Fail(status, {}, after);
-                 }
+                 }  // else it has left, perhaps: coordd says so, and nobody waits for it
                }
                Do(std::move(after));
              });

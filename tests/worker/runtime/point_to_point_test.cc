@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/thread.h"
 #include "common/protocol/store_memory.h"
 #include "tests/support/status_matchers.h"
@@ -121,6 +122,11 @@ class MessageRank {
     return failure_;
   }
 
+  bool HasFailed() {
+    MutexLock lock(&mu_);
+    return failed_;
+  }
+
   std::atomic<int64_t> bytes_sent = 0;
 
  private:
@@ -137,6 +143,7 @@ class MessageRank {
                                   LaneId comm) {
     PointToPoint::Message message;
     message.comm = comm;
+    message.name = std::make_shared<const std::string>("torch");
     message.tag = tag;
     message.peer = peer;
     message.members = members_;
@@ -413,6 +420,55 @@ TEST_P(PointToPointTest, APeerThatEndsIsReportedAndCoorddSaysHowItEnds) {
     }));
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// It could have sent what any rank could, so that it was listened to.
+TEST_P(PointToPointTest, APeerThatEndsIsNoFailureForWhoHasNothingOpenWithIt) {
+  Machines machines(GetParam(), 4);
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < 4; ++r) {
+    threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
+      {
+        MessageRank rank(machines, r);
+        machines.all.arrive_and_wait();
+        if (r == 2) EXPECT_THAT(rank.SendAndWait({4}, 0), IsOk());
+        if (r == 0) EXPECT_THAT(rank.Take(1, PointToPoint::kAnySource), ElementsAre(4));
+        machines.all.arrive_and_wait();
+        if (r != 1) {
+          machines.all.arrive_and_wait();  // it is gone
+          // Long enough for every rank to see it go.
+          for (int i = 0; i < 100 && !rank.HasFailed(); ++i) absl::SleepFor(absl::Milliseconds(5));
+          EXPECT_FALSE(rank.HasFailed());
+          machines.all.arrive_and_wait();
+          return;
+        }
+      }
+      machines.all.arrive_and_wait();
+      machines.all.arrive_and_wait();
+    }));
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(PointToPointTest, SaysWhatWaitsForWhom) {
+  Run(2, [](MessageRank& rank) {
+    if (rank.rank() == 1) return;
+    std::vector<int32_t> large(1000), one(1);
+    const auto sends = rank.Send(large, 1, 5), further = rank.Send(large, 1, 6),
+               receives = rank.Receive(one, 1, 7),
+               any = rank.Receive(one, PointToPoint::kAnySource, 8);
+    std::vector<WaitingCall> waiting;
+    rank.messages().AddWaiting(waiting);
+    std::vector<std::string> calls;
+    for (const WaitingCall& call : waiting) {
+      EXPECT_EQ(call.comm, "torch");
+      calls.push_back(absl::StrCat(call.call, call.missing == std::vector<int32_t>{1} ? " 1" : ""));
+    }
+    EXPECT_THAT(calls,
+                ElementsAre("receive of tag 7 from rank 1 1", "receive of tag 8 from any member",
+                            "send of tag 5 to rank 1 1"));
+    rank.End(absl::AbortedError("the test is over"));
+  });
 }
 
 TEST_P(PointToPointTest, ArgumentsThatCannotBeAreRefused) {
