@@ -111,7 +111,7 @@ void StallWatch::WatchSchedules(const Turn& turn) {
 }
 
 void StallWatch::NoteEnded(Effects& effects) {
-  const int64_t stalled = waits_.sets.totals().stalled + waits_.schedules.table().stalled();
+  const int64_t stalled = waits_.sets.stalled() + waits_.schedules.table().stalled();
   const int64_t ended = told_ - stalled;
   if (ended == 0) return;
   told_ = stalled;

@@ -41,7 +41,7 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
       epoch_(restored.epoch),
       last_forgotten_(restored.last_forgotten),
       last_now_(now) {  // members' time to come back runs from here on
-  const Turn turn{now, effects};
+  const Turn turn{now, effects, &graveyard_};
   for (const auto& [name, record] : restored.jobs) {
     auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
                                           Generation{record.generation()}, turn.now);
@@ -60,7 +60,7 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
 CoordinatorState::~CoordinatorState() = default;
 
 void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
-  const Turn turn{now, effects};
+  const Turn turn{now, effects, &graveyard_};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
   std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m, turn); },
@@ -79,7 +79,7 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
 }
 
 void CoordinatorState::Tick(absl::Time now, Effects& effects) {
-  const Turn turn{now, effects};
+  const Turn turn{now, effects, &graveyard_};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
   for (auto it = jobs_.begin(); it != jobs_.end();) {
@@ -90,10 +90,12 @@ void CoordinatorState::Tick(absl::Time now, Effects& effects) {
       Forget(it, turn.effects);
     it = next;
   }
+  graveyard_.Free();
   Settle(turn.effects, first);
 }
 
 absl::Time CoordinatorState::NextDeadline() const {
+  if (!graveyard_.empty()) return absl::InfinitePast();
   absl::Time next = absl::InfiniteFuture();
   bool has_workers = false;
   for (const auto& [name, job] : jobs_) {

@@ -21,6 +21,7 @@
 #include "server/model/byte_budget.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
+#include "server/model/graveyard.h"
 #include "server/model/server_options.h"
 #include "server/model/turn.h"
 
@@ -47,7 +48,8 @@ class CoordinatorState {
 
   // What is due by `now`: leases, settling windows, stalls.
   void Tick(absl::Time now, Effects& effects);
-  absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
+  // InfiniteFuture: nothing is due until something comes in; InfinitePast: there is more to do now.
+  absl::Time NextDeadline() const;
 
   // Which ranks have reported, for each job in which something is negotiated, as long as nothing is
   // called.
@@ -124,6 +126,7 @@ class CoordinatorState {
   const ServerOptions options_;
   const Durability durability_;
   const Epoch epoch_;
+  Graveyard graveyard_;  // of what jobs have had
   Jobs jobs_;
   std::map<std::string, std::weak_ptr<ByteBudget>> budgets_;  // by owner
   size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
