@@ -285,7 +285,7 @@ void GenerationState::Forgive(absl::Duration gap) {
 void GenerationState::End(Effects& effects) {
   if (ended_) return;
   ended_ = true;
-  sets_.ForgetAll();
+  sets_.Abandon();
   schedules_.End();
   comms_.ForgetAll();
   stalls_.NoteEnded(effects);
@@ -294,7 +294,7 @@ void GenerationState::End(Effects& effects) {
 absl::Status GenerationState::CheckConsistency() const {
   COORDD_RETURN_IF_ERROR(requests_.CheckConsistency());
   COORDD_RETURN_IF_ERROR(schedules_.CheckConsistency());
-  return sets_.CheckConsistency(/*settled=*/!ended_);
+  return sets_.CheckConsistency();
 }
 
 }  // namespace coordd

@@ -90,6 +90,9 @@ class GenerationState {
 
   // A member is gone: nothing more is negotiated. What was pending is forgotten.
   void End(Effects& effects);
+  // Remains::Free of that, once it has ended; and of everything: nothing else is called then.
+  int64_t FreePending(int64_t most) { return sets_.FreePending(most); }
+  int64_t Free(int64_t most) { return sets_.Free(most); }
 
   void Forgive(absl::Duration gap);
 
@@ -104,7 +107,7 @@ class GenerationState {
   int64_t bytes_planned() const { return plans_.bytes(); }
 
   // For operators. Sets: without the one of all ranks.
-  int64_t pending() const { return sets_.totals().pending; }
+  int64_t pending() const { return sets_.pending(); }
   absl::Duration ArrivalLag(Rank rank) const {
     return sets_.totals().lag[static_cast<size_t>(rank.value)];
   }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "server/model/graveyard.h"
 
 namespace coordd {
 namespace {
@@ -135,7 +136,7 @@ void NegotiatedSets::Settle(SetNegotiation& set) {
 }
 
 absl::Time NegotiatedSets::NextStall() const {
-  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+  return abandoned_ || deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
 }
 
 SetNegotiation* NegotiatedSets::Stalling(absl::Time now) {
@@ -145,6 +146,7 @@ SetNegotiation* NegotiatedSets::Stalling(absl::Time now) {
 std::vector<PendingTensor> NegotiatedSets::Stalled(absl::Time now, absl::Duration age,
                                                    size_t limit) const {
   std::vector<PendingTensor> stalled;
+  if (abandoned_) return stalled;
   for (const auto& [id, set] : negotiations_) {
     if (set->deadline() == absl::InfiniteFuture()) continue;  // nothing is pending
     for (PendingTensor& tensor : set->table().Stalled(now, age, limit)) {
@@ -158,7 +160,7 @@ std::vector<PendingTensor> NegotiatedSets::Stalled(absl::Time now, absl::Duratio
 std::optional<PendingTensor> NegotiatedSets::Find(Rank rank, ProcessSetId id,
                                                   absl::string_view name) const {
   const auto it = negotiations_.find(id);
-  if (it == negotiations_.end()) return std::nullopt;
+  if (abandoned_ || it == negotiations_.end()) return std::nullopt;
   std::optional<PendingTensor> found = it->second->table().Find(name);
   if (found.has_value() || id != ProcessSetId{0}) return found;
   for (ProcessSetId pair : sets_.PairsOf(rank)) {
@@ -168,13 +170,42 @@ std::optional<PendingTensor> NegotiatedSets::Find(Rank rank, ProcessSetId id,
   return std::nullopt;
 }
 
-void NegotiatedSets::ForgetAll() {
-  for (const auto& [id, set] : negotiations_) set->table().ForgetAll();
-  ready_.clear();
-  deadlines_.clear();
+void NegotiatedSets::Abandon() {
+  abandoned_ = true;
+  touched_.clear();
+}
+
+int64_t NegotiatedSets::FreePending(int64_t most) {
+  int64_t freed = 0;
+  auto set = negotiations_.lower_bound(next_freed_);
+  while (set != negotiations_.end() && freed < most) {
+    freed += set->second->Free(most - freed);
+    if (freed >= most) break;
+    ++freed;  // also where nothing was pending: it was looked at
+    next_freed_ = ProcessSetId{ToInt(set++->first) + 1};
+  }
+  return freed;
+}
+
+int64_t NegotiatedSets::Free(int64_t most) {
+  Abandon();
+  int64_t freed = FreeFirst(ready_, most);
+  if (freed < most) freed += FreeFirst(deadlines_, most - freed);
+  if (freed < most) freed += sets_.FreeNames(most - freed);
+  while (freed < most && !negotiations_.empty()) {
+    const auto first = negotiations_.begin();
+    freed += first->second->Free(most - freed);
+    if (freed >= most) break;
+    const ProcessSetId id = first->first;
+    freed += 1 + first->second->names();
+    negotiations_.erase(first);
+    sets_.Free(id);
+  }
+  return freed;
 }
 
 void NegotiatedSets::Forgive(absl::Duration gap) {
+  if (abandoned_) return;
   for (const auto& [id, set] : negotiations_) {
     set->table().Forgive(gap);
     Settle(*set);
@@ -182,7 +213,8 @@ void NegotiatedSets::Forgive(absl::Duration gap) {
   join_.Forgive(gap);
 }
 
-absl::Status NegotiatedSets::CheckConsistency(bool settled) const {
+absl::Status NegotiatedSets::CheckConsistency() const {
+  if (abandoned_) return absl::OkStatus();  // what is freed in parts is not whole
   ReadinessTotals sums(0);
   size_t deadlines = 0;
   for (const auto& [id, set] : negotiations_) {
@@ -192,10 +224,10 @@ absl::Status NegotiatedSets::CheckConsistency(bool settled) const {
     if (members == nullptr || members->size() != set->members().size()) {
       return absl::InternalError(absl::StrCat("process set ", ToInt(id), " is not what it was"));
     }
-    if (settled && table.has_ready() != ready_.contains(id)) {
+    if (table.has_ready() != ready_.contains(id)) {
       return absl::InternalError(absl::StrCat("process set ", ToInt(id), " is forgotten"));
     }
-    if (settled && set->deadline() != absl::InfiniteFuture()) {
+    if (set->deadline() != absl::InfiniteFuture()) {
       ++deadlines;
       if (!deadlines_.contains({set->deadline(), id}) || set->deadline() > NextStall(*set)) {
         return absl::InternalError(absl::StrCat("process set ", ToInt(id), " has a late deadline"));

@@ -69,7 +69,7 @@ class NegotiatedSets {
   void Settle();
   void Settle(SetNegotiation& set);
 
-  bool has_ready() const { return !ready_.empty(); }
+  bool has_ready() const { return !abandoned_ && !ready_.empty(); }
   std::set<ProcessSetId> TakeReady() { return std::exchange(ready_, {}); }
   void TakeReady(ProcessSetId id) { ready_.erase(id); }
   // InfiniteFuture: nothing is pending.
@@ -81,10 +81,17 @@ class NegotiatedSets {
   // What `rank` has submitted in the set and is pending.
   std::optional<PendingTensor> Find(Rank rank, ProcessSetId id, absl::string_view name) const;
 
-  void ForgetAll();  // nobody is told
+  // Nobody is told, and what is asked for above is nothing, from now on; what it was takes its
+  // memory until it is freed.
+  void Abandon();
+  int64_t pending() const { return abandoned_ ? 0 : totals_.pending; }
+  int64_t stalled() const { return abandoned_ ? 0 : totals_.stalled; }
+  // Remains::Free of what was pending. REQUIRES: abandoned.
+  int64_t FreePending(int64_t most);
+  // Of everything. Nothing else is called then.
+  int64_t Free(int64_t most);
   void Forgive(absl::Duration gap);
-  // `settled`: nothing was forgotten.
-  absl::Status CheckConsistency(bool settled) const;
+  absl::Status CheckConsistency() const;
 
  private:
   absl::StatusOr<SetNegotiation*> PairOf(Rank rank, const v1::TensorSpec& tensor);
@@ -103,6 +110,8 @@ class NegotiatedSets {
   std::vector<SetNegotiation*> touched_;                                  // and not settled
   std::set<ProcessSetId> ready_;                             // have something to be planned
   std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;  // next stalls; not InfiniteFuture
+  bool abandoned_ = false;
+  ProcessSetId next_freed_{0};  // of sets before it nothing is pending any more
 };
 
 }  // namespace coordd

@@ -21,6 +21,17 @@ absl::Status HasJoined(int64_t number, const ProcessSetProposal& proposal, Rank 
 
 }  // namespace
 
+// Who is in as bits, and of one that has not failed the ranks that it is about.
+int64_t ProcessSetRequests::BytesOf(const ProcessSetProposal& proposal) const {
+  constexpr int64_t kBytes = 512;
+  return kBytes + all_.size() / 8 + static_cast<int64_t>(sizeof(Rank) * proposal.ranks.size());
+}
+
+void ProcessSetRequests::Count(Open& open, int64_t bytes) {
+  share_.Set(bytes_ += bytes - open.bytes);
+  open.bytes = bytes;
+}
+
 std::string ToString(const ProcessSetProposal& proposal) {
   return proposal.remove == ProcessSetId{0} ? absl::StrCat("add ", ListString(proposal.ranks))
                                             : absl::StrCat("remove ", ToInt(proposal.remove));
@@ -61,6 +72,7 @@ void ProcessSetRequests::Restore(const std::vector<int64_t>& answered,
     } else {
       open.fault = TensorFault{why, kNobody};
     }
+    Count(open, BytesOf(open.proposal));
   }
   DropAnswered();
 }
@@ -88,6 +100,7 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
                      " process set requests more than another rank, expected fewer"));
   }
   last = number;
+  const bool has_room = !is_new || share_.HasRoomFor(BytesOf(proposal));
   if (is_new) {
     open_.push_back({.proposal = proposal,
                      .first_rank = rank,
@@ -98,6 +111,7 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
   }
   Open& open = At(number);
   open.in.Insert(rank);
+  if (is_new) Count(open, BytesOf(proposal));
   if (is_new && !joined.empty()) {
     for (Rank other : joined.Ranks()) {
       open.in.Insert(other);
@@ -105,6 +119,11 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
     }
     Fail(number, HasJoined(number, proposal, joined.FirstRanks(1).front()),
          joined.FirstRanks(1).front(), failed);
+  } else if (!has_room) {
+    Fail(number,
+         absl::ResourceExhaustedError(
+             absl::StrCat(TitleOf(number, proposal), ": ", share_.NoRoom("this job"))),
+         kNobody, failed);
   } else if (open.fault.has_value()) {
     failed.push_back({number, *open.fault, {rank}});
   } else if (proposal != open.proposal) {
@@ -212,6 +231,7 @@ void ProcessSetRequests::Fail(int64_t number, absl::Status status, Rank blamed,
   Open& open = At(number);
   open.fault = TensorFault{std::move(status), blamed};
   open.proposal = {};
+  Count(open, BytesOf(open.proposal));
   std::vector<Rank> ranks = open.in.Ranks();
   std::erase_if(ranks, [&open](Rank rank) {
     return std::find(open.told.begin(), open.told.end(), rank) != open.told.end();
@@ -232,6 +252,7 @@ PendingRequest ProcessSetRequests::Describe(int64_t number) const {
 
 void ProcessSetRequests::DropAnswered() {
   while (!open_.empty() && open_.front().in.full()) {
+    Count(open_.front(), 0);
     open_.pop_front();
     ++first_;
   }
@@ -239,9 +260,11 @@ void ProcessSetRequests::DropAnswered() {
 
 absl::Status ProcessSetRequests::CheckConsistency() const {
   COORDD_RETURN_IF_ERROR(named_.CheckConsistency());
+  int64_t bytes = 0;
   for (size_t i = 0; i < open_.size(); ++i) {
     const Open& open = open_[i];
     const int64_t number = first_ + static_cast<int64_t>(i);
+    bytes += BytesOf(open.proposal);
     if (open.in.empty() || open.in.full() || !open.in.CountsAreRight()) {
       return absl::InternalError(absl::StrCat("request ", number, " miscounts its ranks"));
     }
@@ -251,6 +274,7 @@ absl::Status ProcessSetRequests::CheckConsistency() const {
       }
     }
   }
+  if (bytes != bytes_) return absl::InternalError("requests for process sets are miscounted");
   return absl::OkStatus();
 }
 

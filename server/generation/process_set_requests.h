@@ -32,9 +32,9 @@ class ProcessSetRequests {
   // more than a few are those of a rank whose deadlines pass again and again.
   static constexpr size_t kMaxOpen = 256;
 
-  // `all` outlives it. `budget`: NamedSetRequests.
+  // `all` outlives it. They take of `budget`, of the job's owner; null: without a bound.
   explicit ProcessSetRequests(const MemberList& all, std::shared_ptr<ByteBudget> budget = nullptr)
-      : all_(all), last_(static_cast<size_t>(all.size())), named_(std::move(budget)) {}
+      : all_(all), last_(static_cast<size_t>(all.size())), share_(budget), named_(budget) {}
 
   // From before coordd was started again: by rank, up to which number its requests are answered.
   // One that is answered for some only has failed for all, but for the `removals`, of which the
@@ -46,6 +46,7 @@ class ProcessSetRequests {
   std::vector<ProcessSetId> EndedForSome() const;
 
   // A status breaks the protocol (numbers with a gap; too many open): the session ends with it.
+  // What there is no room for fails for all: RESOURCE_EXHAUSTED.
   // `joined`: each was given to Joined since it has joined.
   absl::Status Request(Rank rank, int64_t number, const ProcessSetProposal& proposal,
                        const RankSet& joined, absl::Time now, std::optional<AgreedRequest>& agreed,
@@ -78,8 +79,11 @@ class ProcessSetRequests {
     std::optional<TensorFault> fault;  // failed: what the others will hear
     std::vector<Rank> told;            // have heard that it was agreed upon
     bool warned = false;
+    int64_t bytes = 0;  // as counted
   };
 
+  int64_t BytesOf(const ProcessSetProposal& proposal) const;
+  void Count(Open& open, int64_t bytes);
   Open& At(int64_t number) { return open_[static_cast<size_t>(number - first_)]; }
   void Fail(int64_t number, absl::Status status, Rank blamed, std::vector<FailedRequest>& failed);
   PendingRequest Describe(int64_t number) const;
@@ -89,6 +93,8 @@ class ProcessSetRequests {
   std::vector<int64_t> last_;  // by rank: number of its last request
   std::deque<Open> open_;      // each rank makes them in order, so they are answered in order
   int64_t first_ = 1;          // number of the first open one
+  int64_t bytes_ = 0;          // of open_
+  BudgetShare share_;
   NamedSetRequests named_;
 };
 

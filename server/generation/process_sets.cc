@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
+#include "server/model/graveyard.h"
 
 namespace coordd {
 namespace {
@@ -164,6 +165,20 @@ void ProcessSets::Remove(ProcessSetId id) {
   }
   members_ -= static_cast<int64_t>(ranks.size());
   sets_.erase(id);
+}
+
+int64_t ProcessSets::FreeNames(int64_t most) {
+  int64_t freed = FreeFirst(by_hash_, most);
+  if (freed < most) freed += FreeFirst(by_name_, most - freed);
+  if (freed < most) freed += FreeFirst(pairs_, most - freed);
+  return freed;
+}
+
+void ProcessSets::Free(ProcessSetId id) {
+  const auto set = sets_.find(id);
+  if (set == sets_.end()) return;  // that of all ranks
+  Count(-CostOf(static_cast<size_t>(set->second->members.size()), set->second->name));
+  sets_.erase(set);
 }
 
 absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {

@@ -50,6 +50,10 @@ class ProcessSets {
   // FAILED_PRECONDITION: NoSuchSet.
   absl::Status CheckRemove(ProcessSetId id) const;
   void Remove(ProcessSetId id);  // REQUIRES: CheckRemove(id) is OK
+  // The end of all of them, in parts: what they are found by (Remains::Free), then each. Nothing
+  // else is called then.
+  int64_t FreeNames(int64_t most);
+  void Free(ProcessSetId id);
 
   // The set of these two for SEND and RECEIVE; made when first asked for. RESOURCE_EXHAUSTED: too
   // many sets.

@@ -98,6 +98,21 @@ void ReadinessEntries::Clear() {
   stalled_ = 0;
 }
 
+int64_t ReadinessEntries::Free(int64_t most) {
+  int64_t freed = 0;
+  for (auto it = by_age_.begin(); it != by_age_.end() && freed < most; ++freed) {
+    ReadinessEntry& entry = *it->second;
+    Unlink(entry);
+    state_bytes_ -= entry.cost_bytes;
+    if (entry.id <= last_stalled_id_) --stalled_;
+    entries_.erase(entries_.find(entry.spec.name));
+    it = by_age_.erase(it);
+  }
+  for (; !spare_entries_.empty() && freed < most; ++freed) spare_entries_.pop_back();
+  for (; !spare_specs_.empty() && freed < most; ++freed) spare_specs_.pop_back();
+  return freed;
+}
+
 int64_t ReadinessEntries::VisitStalled(absl::Time now, absl::Duration age,
                                        absl::FunctionRef<void(const ReadinessEntry&)> visit) {
   int64_t count = 0;

@@ -84,6 +84,8 @@ class ReadinessEntries {
   void Keep(std::unique_ptr<ReadinessEntry> spare);
   void Erase(ReadinessEntry& entry) { Keep(Take(entry)); }
   void Clear();
+  // Of those that are there, and of what is kept for others, about so many, the oldest first.
+  int64_t Free(int64_t most);
   static void Unlink(ReadinessEntry& entry);
   // The memory of this spec is not needed any more. False: nor is any.
   bool Reuse(TensorSpec&& spec);

@@ -1,4 +1,4 @@
-// What a ReadinessTable can tell about itself: stalls, lag, invariants.
+// What a ReadinessTable can tell about itself: stalls, lag, invariants; and how it is freed.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -6,6 +6,18 @@
 #include "server/generation/readiness_table.h"
 
 namespace coordd {
+
+int64_t ReadinessTable::Free(int64_t most) {
+  if (!bundles_.empty()) bundles_.Clear();
+  int64_t freed = entries_.Free(most);
+  for (auto it = groups_.begin(); it != groups_.end() && freed < most; ++freed) {
+    group_bytes_ -= it->second.cost_bytes;
+    groups_.erase(it++);
+  }
+  if (freed < most) freed += tombstones_.Free(most - freed);
+  Account();
+  return freed;
+}
 
 PendingTensor ReadinessTable::Describe(const Entry& entry) const {
   PendingTensor pending{.process_set = process_set_,

@@ -88,7 +88,7 @@ struct ReadinessTotals {
 // That tensor fails.
 //
 // What is pending is in ReadinessEntries, what is reported alike in TensorBundles. Implemented
-// in readiness_table.cc (reports, ends) and readiness_queries.cc (what it tells).
+// in readiness_table.cc (reports, ends) and readiness_queries.cc (what it tells, and its end).
 class ReadinessTable {
  public:
   using Known = KnownTensor;
@@ -198,6 +198,8 @@ class ReadinessTable {
   }
 
   void ForgetAll();  // nobody is told
+  // The same in parts (Remains::Free). Nothing else is called then.
+  int64_t Free(int64_t most);
 
   // coordd was not running for `gap`: what is pending is that much younger.
   void Forgive(absl::Duration gap) { entries_.Forgive(gap); }

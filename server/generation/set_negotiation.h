@@ -85,6 +85,13 @@ class SetNegotiation {
   ScheduleDetector& detector(bool on_devices) { return on_devices ? on_devices_ : on_host_; }
   void ResetDetectors();
 
+  // Remains::Free, of what is pending; what is kept of names besides is freed with the set.
+  int64_t Free(int64_t most) { return table_.Free(most); }
+  int64_t names() const {
+    return static_cast<int64_t>(slots_.size() + on_host_.known_tensors() +
+                                on_devices_.known_tensors());
+  }
+
   // When NegotiatedSets looks for stalls in it next. InfiniteFuture: nothing is pending.
   absl::Time deadline() const { return deadline_; }
   void set_deadline(absl::Time deadline) { deadline_ = deadline; }

@@ -45,6 +45,7 @@ class SlotCache {
   // somebody has not heard of others for too long, or the names of all are too much to keep.
   int64_t Give(const ReadyTensor& tensor);
 
+  size_t size() const { return slots_.size(); }
   int64_t given() const { return slots_.newest(); }
   // That were in use, and had to make room.
   int64_t forgotten() const { return std::max<int64_t>(0, given() - capacity_); }

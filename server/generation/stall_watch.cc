@@ -135,7 +135,7 @@ void StallWatch::NoteEnded(Effects& effects) {
                      " on, ", told_calls_, " still stalled"),
         effects, gone_on);
   }
-  const int64_t stalled = waits_.sets.totals().stalled + waits_.schedules.table().stalled();
+  const int64_t stalled = waits_.sets.stalled() + waits_.schedules.table().stalled();
   const int64_t ended = told_ - stalled;
   if (ended == 0) return;
   told_ = stalled;

@@ -103,6 +103,22 @@ std::optional<TensorFault> Tombstones::TakeGroup(Rank rank, absl::string_view gr
   return std::nullopt;
 }
 
+int64_t Tombstones::Free(int64_t most) {
+  int64_t freed = 0;
+  const auto free = [&](auto& by_name, int64_t& count) {
+    for (auto it = by_name.begin(); it != by_name.end() && freed < most;) {
+      for (const auto& tomb : it->second) state_bytes_ -= tomb.cost_bytes;
+      const auto faults = static_cast<int64_t>(it->second.size());
+      count -= faults;
+      freed += faults;
+      by_name.erase(it++);
+    }
+  };
+  free(tensors_, tensors_count_);
+  free(groups_, groups_count_);
+  return freed;
+}
+
 void Tombstones::Forgive(Rank rank) {
   for (auto it = tensors_.begin(); it != tensors_.end();) {
     std::deque<Tensor>& faults = it->second;

@@ -52,6 +52,8 @@ class Tombstones {
   // `rank` will not name what it has not named yet: it has joined.
   void Forgive(Rank rank);
 
+  int64_t Free(int64_t most);  // so many of them, about; how many
+
   int64_t size() const { return tensors_count_ + groups_count_; }
   int64_t state_bytes() const { return state_bytes_; }  // about
   absl::Status CheckConsistency() const;

@@ -181,7 +181,7 @@ void CoordinatorState::OnJoin(const SessionMessage& in, const Turn& turn) {
   const v1::Join& join = in.message.join();
   const absl::Status status = Admit(in, turn);
   if (status.ok()) {
-    job_of_session_[in.session] = join.job();
+    joined_[in.session] = {join.job(), in.caller};
     return;
   }
   Close(in.session, status, turn.effects);

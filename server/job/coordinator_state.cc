@@ -41,7 +41,7 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
       epoch_(restored.epoch),
       last_forgotten_(restored.last_forgotten),
       last_now_(now) {  // members' time to come back runs from here on
-  const Turn turn{now, effects};
+  const Turn turn{now, effects, &graveyard_};
   for (const auto& [name, record] : restored.jobs) {
     auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
                                           Generation{record.generation()}, turn.now);
@@ -60,9 +60,10 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
 CoordinatorState::~CoordinatorState() = default;
 
 void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
-  const Turn turn{now, effects};
+  const Turn turn{now, effects, &graveyard_};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
+  const size_t first_event = turn.effects.events.size();
   std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m, turn); },
                         [&](const SharedMessage& m) { OnShared(m, turn); },
                         [&](const SessionEnded& m) { OnSessionEnded(m, turn); },
@@ -75,11 +76,12 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
                         [&](const StopRequested& m) { OnStop(m, turn); },
                         [&](const Persisted& m) { OnPersisted(m, turn); }},
              in);
+  NameCaller(in, first_event, turn.effects);
   Settle(turn.effects, first);
 }
 
 void CoordinatorState::Tick(absl::Time now, Effects& effects) {
-  const Turn turn{now, effects};
+  const Turn turn{now, effects, &graveyard_};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
   for (auto it = jobs_.begin(); it != jobs_.end();) {
@@ -90,10 +92,12 @@ void CoordinatorState::Tick(absl::Time now, Effects& effects) {
       Forget(it, turn.effects);
     it = next;
   }
+  graveyard_.Free();
   Settle(turn.effects, first);
 }
 
 absl::Time CoordinatorState::NextDeadline() const {
+  if (!graveyard_.empty()) return absl::InfinitePast();
   absl::Time next = absl::InfiniteFuture();
   bool has_workers = false;
   for (const auto& [name, job] : jobs_) {
@@ -156,9 +160,9 @@ void CoordinatorState::NoticeSleep(const Turn& turn) {
 
 void CoordinatorState::OnMessage(const SessionMessage& in, const Turn& turn) {
   if (closed_.contains(in.session)) return;
-  const auto it = job_of_session_.find(in.session);
-  if (it != job_of_session_.end()) {
-    jobs_.at(it->second)->OnMessage(in.session, in.message, turn);
+  const auto it = joined_.find(in.session);
+  if (it != joined_.end()) {
+    jobs_.at(it->second.job)->OnMessage(in.session, in.message, turn);
   } else if (in.message.has_join()) {
     OnJoin(in, turn);
   } else {
@@ -172,9 +176,9 @@ void CoordinatorState::OnShared(const SharedMessage& in, const Turn& turn) {
     for (int32_t i = 0; i < range.count; ++i) {
       const SessionId session{ToInt(range.first) + i};
       const size_t first = turn.effects.outgoing.size();
-      const auto it = job_of_session_.find(session);
-      if (it != job_of_session_.end()) {
-        jobs_.at(it->second)->OnMessage(session, *in.message, turn);
+      const auto it = joined_.find(session);
+      if (it != joined_.end()) {
+        jobs_.at(it->second.job)->OnMessage(session, *in.message, turn);
       } else {
         OnMessage(SessionMessage{session, *in.message}, turn);
       }
@@ -188,26 +192,26 @@ void CoordinatorState::OnShared(const SharedMessage& in, const Turn& turn) {
 bool CoordinatorState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
                                      const Turn& turn) {
   if (!message.has_tensors_ready() || from.count == 1) return false;
-  const auto it = job_of_session_.find(from.first);
-  if (it == job_of_session_.end()) return false;
-  return jobs_.at(it->second)->OnSharedReady(from, message, turn);
+  const auto it = joined_.find(from.first);
+  if (it == joined_.end()) return false;
+  return jobs_.at(it->second.job)->OnSharedReady(from, message, turn);
 }
 
 void CoordinatorState::OnSessionEnded(const SessionEnded& in, const Turn& turn) {
   closed_.erase(in.session);
-  const auto it = job_of_session_.find(in.session);
-  if (it == job_of_session_.end()) return;
+  const auto it = joined_.find(in.session);
+  if (it == joined_.end()) return;
   gone_.insert(in.session);
-  jobs_.at(it->second)->OnSessionEnded(in.session, in.detail, turn);
+  jobs_.at(it->second.job)->OnSessionEnded(in.session, in.detail, turn);
 }
 
 void CoordinatorState::OnStreamsLost(const StreamsLost& in, const Turn& turn) {
   std::map<std::string, std::vector<SessionId>> by_job;
   for (SessionId session : in.sessions) {
     closed_.erase(session);
-    const auto it = job_of_session_.find(session);
-    if (it == job_of_session_.end() || !gone_.insert(session).second) continue;
-    by_job[it->second].push_back(session);
+    const auto it = joined_.find(session);
+    if (it == joined_.end() || !gone_.insert(session).second) continue;
+    by_job[it->second.job].push_back(session);
   }
   for (const auto& [job, sessions] : by_job)
     jobs_.at(job)->OnStreamsLost(sessions, in.detail, turn);
@@ -355,6 +359,18 @@ void CoordinatorState::Forget(std::map<std::string, std::unique_ptr<JobState>>::
   jobs_.erase(it);
 }
 
+void CoordinatorState::NameCaller(const Inbound& in, size_t first, Effects& effects) const {
+  for (size_t i = first; i < effects.events.size(); ++i) {
+    Event& event = effects.events[i];
+    if (event.code != absl::StatusCode::kResourceExhausted || event.caller != nullptr) continue;
+    const auto* one = std::get_if<SessionMessage>(&in);
+    const auto* several = std::get_if<SharedMessage>(&in);  // of one node, which has one relay
+    if (one == nullptr && (several == nullptr || several->from.empty())) return;
+    const auto sender = joined_.find(one != nullptr ? one->session : several->from.front().first);
+    if (sender != joined_.end()) event.caller = sender->second.caller;
+  }
+}
+
 // To those whose stream has ended nothing is said any more, though a job may still count them.
 void CoordinatorState::DropUnheard(Effects& effects, size_t first) {
   const auto unheard = [this](Outgoing& out) {
@@ -368,9 +384,9 @@ void CoordinatorState::DropUnheard(Effects& effects, size_t first) {
   out.erase(std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(), unheard),
             out.end());
   for (auto session = gone_.begin(); session != gone_.end();) {
-    const auto job = job_of_session_.find(*session);
-    const bool counted = jobs_.at(job->second)->Has(*session);
-    if (!counted) job_of_session_.erase(job);
+    const auto job = joined_.find(*session);
+    const bool counted = jobs_.at(job->second.job)->Has(*session);
+    if (!counted) joined_.erase(job);
     session = counted ? std::next(session) : gone_.erase(session);
   }
 }
@@ -379,7 +395,7 @@ void CoordinatorState::Settle(Effects& effects, size_t first) {
   if (!gone_.empty()) DropUnheard(effects, first);
   for (size_t i = first; i < effects.outgoing.size(); ++i) {
     if (const auto* close = std::get_if<CloseSession>(&effects.outgoing[i])) {
-      job_of_session_.erase(close->session);
+      joined_.erase(close->session);
       closed_.insert(close->session);
     } else if (const auto* reply = std::get_if<StoreReply>(&effects.outgoing[i])) {
       job_of_call_.erase(reply->call);
@@ -397,11 +413,11 @@ absl::Status CoordinatorState::CheckConsistency() const {
     workers += job->workers();
     calls += static_cast<size_t>(job->waiting_calls());
   }
-  if (workers != job_of_session_.size()) return absl::InternalError("sessions are miscounted");
+  if (workers != joined_.size()) return absl::InternalError("sessions are miscounted");
   if (calls != job_of_call_.size()) return absl::InternalError("waiting calls are miscounted");
-  for (const auto& [session, job] : job_of_session_) {
+  for (const auto& [session, joined] : joined_) {
     if (closed_.contains(session)) return absl::InternalError("a closed session is in a job");
-    if (!jobs_.contains(job)) return absl::InternalError("a session is in a forgotten job");
+    if (!jobs_.contains(joined.job)) return absl::InternalError("a session is in a forgotten job");
   }
   if (jobs_.size() > std::max(jobs_restored_, static_cast<size_t>(options_.max_jobs))) {
     return absl::InternalError("more jobs than max_jobs");

@@ -21,6 +21,7 @@
 #include "server/model/byte_budget.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
+#include "server/model/graveyard.h"
 #include "server/model/server_options.h"
 #include "server/model/turn.h"
 
@@ -47,7 +48,8 @@ class CoordinatorState {
 
   // What is due by `now`: leases, settling windows, stalls.
   void Tick(absl::Time now, Effects& effects);
-  absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
+  // InfiniteFuture: nothing is due until something comes in; InfinitePast: there is more to do now.
+  absl::Time NextDeadline() const;
 
   // Which ranks have reported, for each job in which something is negotiated, as long as nothing is
   // called.
@@ -70,6 +72,10 @@ class CoordinatorState {
 
  private:
   using Jobs = std::map<std::string, std::unique_ptr<JobState>>;
+  struct Joined {
+    std::string job;
+    std::shared_ptr<const Caller> caller;  // who has brought it; null: not known
+  };
 
   void OnMessage(const SessionMessage& in, const Turn& turn);
   void OnShared(const SharedMessage& in, const Turn& turn);
@@ -117,6 +123,8 @@ class CoordinatorState {
   void Forget(Jobs::iterator it, Effects& effects);
   // Notices that this process itself was not running, before it blames the workers.
   void NoticeSleep(const Turn& turn);
+  // Puts into those of the events from `first` on that tell of a bound who has reached it.
+  void NameCaller(const Inbound& in, size_t first, Effects& effects) const;
   // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
   void Settle(Effects& effects, size_t first);
   void DropUnheard(Effects& effects, size_t first);
@@ -124,10 +132,11 @@ class CoordinatorState {
   const ServerOptions options_;
   const Durability durability_;
   const Epoch epoch_;
+  Graveyard graveyard_;  // of what jobs have had
   Jobs jobs_;
   std::map<std::string, std::weak_ptr<ByteBudget>> budgets_;  // by owner
-  size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
-  absl::flat_hash_map<SessionId, std::string> job_of_session_;
+  size_t jobs_restored_ = 0;                       // may be more than max_jobs for a while
+  absl::flat_hash_map<SessionId, Joined> joined_;  // sessions that are in a job
   std::set<SessionId> gone_;    // whose streams have ended, while their job still counts them
   std::set<SessionId> closed_;  // by us; what they still send is ignored until their end is seen
   std::map<CallId, std::string> job_of_call_;  // calls that wait

@@ -6,6 +6,32 @@
 #include "server/model/validate_message.h"
 
 namespace coordd {
+namespace {
+
+// What a generation leaves: of all of it, or of what was pending when it ended.
+class GenerationRemains final : public Remains {
+ public:
+  using Part = int64_t (GenerationState::*)(int64_t);
+  GenerationRemains(std::shared_ptr<GenerationState> of, Part part)
+      : of_(std::move(of)), part_(part) {}
+
+  int64_t Free(int64_t most) override { return (*of_.*part_)(most); }
+
+ private:
+  const std::shared_ptr<GenerationState> of_;
+  const Part part_;
+};
+
+}  // namespace
+
+void CurrentGeneration::End(const Turn& turn) {
+  state_->End(turn.effects);
+  turn.Bury(std::make_unique<GenerationRemains>(state_, &GenerationState::FreePending));
+}
+
+void CurrentGeneration::Bury(const Turn& turn) {
+  turn.Bury(std::make_unique<GenerationRemains>(std::move(state_), &GenerationState::Free));
+}
 
 absl::Status CurrentGeneration::OnMessage(Rank rank, const v1::WorkerMessage& message,
                                           const Turn& turn) {
@@ -19,28 +45,28 @@ absl::Status CurrentGeneration::OnMessage(Rank rank, const v1::WorkerMessage& me
   if (!intact()) return absl::OkStatus();
   switch (message.body_case()) {
     case v1::WorkerMessage::kTensorsReady:
-      return state_.OnTensorsReady(rank, message.tensors_ready(), turn);
+      return state_->OnTensorsReady(rank, message.tensors_ready(), turn);
     case v1::WorkerMessage::kTensorsWithdrawn:
-      state_.OnTensorsWithdrawn(rank, message.tensors_withdrawn(), turn);
+      state_->OnTensorsWithdrawn(rank, message.tensors_withdrawn(), turn);
       return absl::OkStatus();
     case v1::WorkerMessage::kProcessSetRequest:
-      return state_.OnProcessSetRequest(rank, message.process_set_request(), turn);
+      return state_->OnProcessSetRequest(rank, message.process_set_request(), turn);
     case v1::WorkerMessage::kScheduleAck:
-      return state_.OnScheduleAck(rank, message.schedule_ack());
+      return state_->OnScheduleAck(rank, message.schedule_ack());
     case v1::WorkerMessage::kFreezeReply:
-      return state_.OnFreezeReply(rank, message.freeze_reply(), turn);
+      return state_->OnFreezeReply(rank, message.freeze_reply(), turn);
     case v1::WorkerMessage::kScheduleFinished:
-      return state_.OnScheduleFinished(rank, message.schedule_finished());
+      return state_->OnScheduleFinished(rank, message.schedule_finished());
     default:
       COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
-      return state_.OnScheduleBreak(rank, message.schedule_break(), turn.effects);
+      return state_->OnScheduleBreak(rank, message.schedule_break(), turn.effects);
   }
 }
 
 std::vector<TraceState::Member> CurrentGeneration::Traced(const JobWorkers& workers) const {
   std::vector<TraceState::Member> by_rank;
-  for (int32_t rank = 0; rank < state_.size(); ++rank) {
-    const SessionId session = state_.session_of(Rank{rank});
+  for (int32_t rank = 0; rank < state_->size(); ++rank) {
+    const SessionId session = state_->session_of(Rank{rank});
     const v1::Join& join = workers.at(session).join;
     by_rank.push_back({session, join.traces(), join.host().hostname(), join.pid()});
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,19 +36,24 @@ class CurrentGeneration {
   // `knows_sets`: all of its process sets are known here; otherwise its survivors say them.
   CurrentGeneration(GenerationState::Identity identity, const ServerOptions& options,
                     std::vector<SessionId> by_rank, bool knows_sets)
-      : state_(std::move(identity), options, std::move(by_rank)), knows_sets_(knows_sets) {}
+      : state_(std::make_shared<GenerationState>(std::move(identity), options, std::move(by_rank))),
+        knows_sets_(knows_sets) {}
 
-  GenerationState& state() { return state_; }
-  const GenerationState& state() const { return state_; }
+  GenerationState& state() { return *state_; }
+  const GenerationState& state() const { return *state_; }
+  // GenerationState::End, once. What was pending is freed in parts.
+  void End(const Turn& turn);
+  // So is all of it. Nothing else is called then.
+  void Bury(const Turn& turn);
   ExecutedCounts::Count planned() const {
-    return {state_.batches_planned(), state_.bytes_planned()};
+    return {state_->batches_planned(), state_->bytes_planned()};
   }
   bool knows_sets() const { return knows_sets_; }
   // The rank of the session that has it. REQUIRES: it is one of its ranks.
-  SessionId session_of(Rank rank) const { return state_.session_of(rank); }
+  SessionId session_of(Rank rank) const { return state_->session_of(rank); }
   // Its ranks, as who traces them has to know them. REQUIRES: all are in.
   std::vector<TraceState::Member> Traced(const JobWorkers& workers) const;
-  bool HasRank(int32_t rank) const { return rank >= 0 && rank < state_.size(); }
+  bool HasRank(int32_t rank) const { return rank >= 0 && rank < state_->size(); }
 
   // What its members say of what it negotiates; nothing happens any more once it is over. A status
   // breaks the protocol: wrong is wrong then, too.
@@ -74,7 +80,7 @@ class CurrentGeneration {
   std::optional<SessionId> OldOf(const std::string& worker_id) const;
 
  private:
-  GenerationState state_;
+  std::shared_ptr<GenerationState> state_;
   const bool knows_sets_;
   Damage damage_ = Damage::kNone;
   std::string reason_;

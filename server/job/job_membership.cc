@@ -173,10 +173,10 @@ void JobState::ExpelAll(const std::vector<SessionId>& sessions, const absl::Stat
 // The last member, or the last worker, may just have gone.
 void JobState::NoteGone(const Turn& turn) {
   if (generation_.has_value() && rendezvous_.members() == 0) {
-    kv_.Close(generation(), turn.effects);
+    turn.Bury(kv_.Close(generation(), turn.effects));
     if (reforming_.open() && generation_->knows_sets())
       survivors_.KeepSets(generation_->state().LeftSets());
-    ForgetGeneration();
+    ForgetGeneration(turn);
     if (reforming_.open()) reforming_.Gathering(turn.now);
     // Newcomers would begin from nothing, and nobody would know. The last of them has ended the
     // job.
@@ -189,7 +189,7 @@ void JobState::NoteGone(const Turn& turn) {
   desk_.Fail(turn.effects);
   const std::string over = absl::StrCat("job ", messages_.name(), " has ended");
   trace_.OnAllGone(over, turn);  // a job that has ended may be forgotten at any time
-  kv_.Clear(absl::NotFoundError(over), turn.effects);
+  turn.Bury(kv_.Clear(absl::NotFoundError(over), turn.effects));
   store_return_.Abandon();
   news_.Forget();
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
@@ -286,11 +286,11 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
   if (was_intact && damage == Damage::kAsked) desk_.drains().AwaitUntil(turn.now + kLeaveWindow);
   if (was_intact) {
     rendezvous_.Break(turn.now);
-    generation_->state().End(turn.effects);
+    generation_->End(turn);
     Emit(Event::Kind::kGenerationEnded, generation_->reason(), turn.effects);
   }
   // After a goodbye, batches that were planned may still need addresses from the store.
-  if (generation_->damage() != Damage::kLeft) kv_.Close(generation(), turn.effects);
+  if (generation_->damage() != Damage::kLeft) turn.Bury(kv_.Close(generation(), turn.effects));
   if (members.empty()) return;
   std::shared_ptr<v1::CoordinatorMessage> message = messages_.New(generation());
   *message->mutable_abort() = generation_->AbortOf(reforming_.open());
@@ -310,10 +310,10 @@ std::vector<SessionId> JobState::LetGo(bool was_intact) {
   return members;
 }
 
-void JobState::ForgetGeneration() {
+void JobState::ForgetGeneration(const Turn& turn) {
   if (!generation_.has_value()) return;
   history_.executed().EndGeneration(generation_->planned());
-  generation_.reset();
+  DropGeneration(turn);
 }
 
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
@@ -416,8 +416,8 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
     turn.effects.outgoing.push_back(CloseSession{session, why});
   trace_.EndEarly(std::string(why.message()), turn);
   const JobWorkers::Disbanded were = workers_.Disband();
-  if (generation_.has_value()) generation_->state().End(turn.effects);
-  generation_.reset();
+  if (generation_.has_value()) generation_->End(turn);
+  DropGeneration(turn);
   survivors_.ForgetSets();
   reforming_.Suspended();
   rendezvous_.Suspend(turn.now);
@@ -447,7 +447,7 @@ void JobState::ConcludeReturn(const Turn& turn) {
     status = generation_->state().Restore(whole->resumed, turn.now);
   }
   if (!status.ok()) {
-    generation_.reset();
+    DropGeneration(turn);
     const std::string reason = absl::StrCat(
         "it could not go on after ", return_.state()->beginning().after, ": ", status.message());
     return FailReturn({Damage::kCollectiveFailed, reason}, turn);
@@ -477,7 +477,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
       NoteDepartures(failure.departures, desk_.drains(), history_, messages_, turn.effects);
   JobReturn::Present present = return_.End(failure, reforming_.wanted(), turn.effects);
   if (present.sessions.empty()) {
-    kv_.Close(generation(), turn.effects);
+    turn.Bury(kv_.Close(generation(), turn.effects));
     Emit(Event::Kind::kGenerationEnded,
          absl::StrCat("generation ", ToInt(generation()), " ended: ", failure.reason),
          turn.effects);

@@ -458,11 +458,11 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   // Whoever could resume has to know that it is not meant to.
   const bool final = durability_.outlives && !returns;
   const absl::Status ending = final ? absl::AbortedError(stop.reason) : stopping;
-  if (generation_.has_value()) generation_->state().End(turn.effects);
+  if (generation_.has_value()) generation_->End(turn);
   messages_.Shutdown(workers_, stop, returns, turn.effects);
   trace_.Fail(stopping, turn.effects);
   desk_.Fail(turn.effects);
-  kv_.Clear(stopping, turn.effects);
+  turn.Bury(kv_.Clear(stopping, turn.effects));
   store_return_.Abandon();
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.
@@ -473,7 +473,7 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   workers_.Clear();
   reforming_.Ended();
   return_.Abandon();
-  ForgetGeneration();
+  ForgetGeneration(turn);
   news_.Forget();
   if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), turn.effects);
   if (was_running && !returns) PersistEnd(turn.effects);

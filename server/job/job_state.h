@@ -194,7 +194,11 @@ class JobState {
   // Generations end.
   void EndGeneration(Damage damage, const std::string& reason, const Turn& turn);
   std::vector<SessionId> LetGo(bool was_intact);
-  void ForgetGeneration();
+  void ForgetGeneration(const Turn& turn);
+  void DropGeneration(const Turn& turn) {
+    if (generation_.has_value()) generation_->Bury(turn);
+    generation_.reset();
+  }
   void OnChangeMembers(const Worker& worker, const Turn& turn);
   // REQUIRES: a member of a generation that is over and will be followed by another. A status
   // breaks the protocol.

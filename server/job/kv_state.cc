@@ -20,6 +20,28 @@ int64_t CostOf(absl::string_view key, absl::string_view value) {
 
 }  // namespace
 
+// Keys that nobody can ask for any more.
+class KvState::Gone final : public Remains {
+ public:
+  Gone(Values values, Sum sum, BudgetShare share)
+      : values_(std::move(values)), sum_(sum), share_(std::move(share)) {}
+
+  int64_t Free(int64_t most) override {
+    int64_t freed = 0;
+    for (auto it = values_.begin(); it != values_.end() && freed < most; ++freed) {
+      sum_ = {sum_.keys - 1, sum_.bytes - CostOf(it->first, it->second)};
+      it = values_.erase(it);
+    }
+    share_.Set(sum_.cost());
+    return freed;
+  }
+
+ private:
+  Values values_;
+  Sum sum_;
+  BudgetShare share_;
+};
+
 KvState::KvState(std::string job, const KvBounds& bounds, Epoch epoch)
     : job_(std::move(job)), bounds_(bounds), epoch_(epoch) {}
 
@@ -32,8 +54,8 @@ void KvState::Open(Generation generation) {
   open_ = true;
 }
 
-void KvState::Close(Generation generation, Effects& effects) {
-  if (!open_ || generation != generation_) return;
+std::unique_ptr<Remains> KvState::Close(Generation generation, Effects& effects) {
+  if (!open_ || generation != generation_) return nullptr;
   open_ = false;
   const std::string prefix = GenerationPrefix(generation);
   for (auto it = waiting_.lower_bound(prefix);
@@ -44,24 +66,47 @@ void KvState::Close(Generation generation, Effects& effects) {
       key_of_call_.erase(call);
     }
   }
-  for (auto it = values_.lower_bound(prefix);
-       it != values_.end() && absl::StartsWith(it->first, prefix);)
-    it = Erase(it);
+  return Bury(TakeOfGeneration(), of_generation_);
 }
 
-std::map<std::string, std::string>::iterator KvState::Erase(
-    std::map<std::string, std::string>::iterator it) {
-  const int64_t cost = CostOf(it->first, it->second);
-  if (!absl::StartsWith(it->first, kGenerationScope)) counts_.Change(it->first, -1);
-  const auto next = values_.erase(it);
-  Change(-cost);
-  return next;
+// Of a million it is the fewer that are moved.
+KvState::Values KvState::TakeOfGeneration() {
+  auto begin = values_.lower_bound(std::string(kGenerationScope));
+  Values taken;
+  if (of_generation_.keys <= keys() / 2) {
+    for (int64_t i = 0; i < of_generation_.keys; ++i)
+      taken.insert(taken.end(), values_.extract(begin++));
+    return taken;
+  }
+  taken.swap(values_);
+  while (begin != taken.begin()) values_.insert(values_.end(), taken.extract(taken.begin()));
+  while (static_cast<int64_t>(taken.size()) > of_generation_.keys)
+    values_.insert(values_.begin(), taken.extract(std::prev(taken.end())));
+  return taken;
 }
 
-// REQUIRES: values_ has the keys that it is to have.
-void KvState::Change(int64_t bytes) {
-  bytes_ += bytes;
-  share_.Set(bytes_ + keys() * kKeyBytes);
+// REQUIRES: they were taken from values_, and have this sum.
+std::unique_ptr<Remains> KvState::Bury(Values values, Sum sum) {
+  if (values.empty()) return nullptr;
+  BudgetShare share = share_.Split(sum.cost());
+  all_ = {all_.keys - sum.keys, all_.bytes - sum.bytes};
+  of_generation_ = {};
+  return std::make_unique<Gone>(std::move(values), sum, std::move(share));
+}
+
+KvState::Values::iterator KvState::Erase(Values::iterator it) {
+  Change(it->first, {-1, -CostOf(it->first, it->second)});
+  return values_.erase(it);
+}
+
+void KvState::Change(absl::string_view key, Sum by) {
+  if (!absl::StartsWith(key, kGenerationScope)) {
+    if (by.keys != 0) counts_.Change(key, by.keys);
+  } else {
+    of_generation_ = {of_generation_.keys + by.keys, of_generation_.bytes + by.bytes};
+  }
+  all_ = {all_.keys + by.keys, all_.bytes + by.bytes};
+  share_.Set(all_.cost());
 }
 
 void KvState::Call(const StoreCall& call, Effects& effects) {
@@ -130,7 +175,7 @@ void KvState::Cancel(CallId call) {
   key_of_call_.erase(it);
 }
 
-void KvState::Clear(const absl::Status& why, Effects& effects) {
+std::unique_ptr<Remains> KvState::Clear(const absl::Status& why, Effects& effects) {
   for (const auto& [call, key] : key_of_call_) {
     effects.outgoing.push_back(StoreReply{.call = call, .status = why});
   }
@@ -142,9 +187,8 @@ void KvState::Clear(const absl::Status& why, Effects& effects) {
   counts_.Clear();
   key_of_call_.clear();
   waiting_.clear();
-  values_.clear();
-  Change(-bytes_);
   open_ = false;
+  return Bury(std::exchange(values_, {}), all_);
 }
 
 absl::Status KvState::CheckKey(absl::string_view key) const {
@@ -180,9 +224,9 @@ absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const
   }
   const int64_t before = is_new ? 0 : CostOf(key, it->second);
   const int64_t after = static_cast<int64_t>(key.size() + value_bytes);
-  if (bytes_ - before + after > bounds_.max_bytes) {
+  if (all_.bytes - before + after > bounds_.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " stores ",
-                                                     bytes_, " bytes, the most that it may is ",
+                                                     all_.bytes, " bytes, the most that it may is ",
                                                      bounds_.max_bytes));
   }
   if (!share_.HasRoomFor(after - before + (is_new ? kKeyBytes : 0))) {
@@ -327,9 +371,8 @@ void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
 void KvState::Put(const std::string& key, std::string value, Effects& effects) {
   const auto [it, is_new] = values_.try_emplace(key);
   const int64_t before = is_new ? 0 : CostOf(key, it->second);
-  if (is_new && !absl::StartsWith(key, kGenerationScope)) counts_.Change(key, 1);
   it->second = std::move(value);
-  Change(CostOf(key, it->second) - before);
+  Change(key, {is_new ? 1 : 0, CostOf(key, it->second) - before});
   const auto calls = waiting_.find(key);
   if (calls == waiting_.end()) return;
   // Thousands may have waited for it.
@@ -348,8 +391,11 @@ void KvState::Put(const std::string& key, std::string value, Effects& effects) {
 
 absl::Status KvState::CheckConsistency() const {
   int64_t bytes = 0;
+  Sum of_generation;
   for (const auto& [key, value] : values_) {
     bytes += CostOf(key, value);
+    if (absl::StartsWith(key, kGenerationScope))
+      of_generation = {of_generation.keys + 1, of_generation.bytes + CostOf(key, value)};
     if (waiting_.contains(key)) {
       return absl::InternalError(absl::StrCat("a call waits for key ", key, ", which is set"));
     }
@@ -357,7 +403,10 @@ absl::Status KvState::CheckConsistency() const {
       return absl::InternalError(absl::StrCat("key ", key, " has outlived its generation"));
     }
   }
-  if (bytes != bytes_) return absl::InternalError("stored bytes are miscounted");
+  if (bytes != all_.bytes || keys() != all_.keys)
+    return absl::InternalError("stored bytes are miscounted");
+  if (of_generation.keys != of_generation_.keys || of_generation.bytes != of_generation_.bytes)
+    return absl::InternalError("keys of the generation are miscounted");
   if (awaits() && !values_.empty())
     return absl::InternalError("there are keys before the members have brought theirs");
   for (const auto& [prefix, count] : counts_.all())

@@ -15,6 +15,7 @@
 #include "server/job/prefix_counts.h"
 #include "server/model/byte_budget.h"
 #include "server/model/effects.h"
+#include "server/model/graveyard.h"
 
 namespace coordd {
 
@@ -36,8 +37,9 @@ class KvState {
 
   static std::string GenerationPrefix(Generation generation);  // "gen/7/"
 
+  // What ends leaves what takes long to free; null: nothing.
   void Open(Generation generation);
-  void Close(Generation generation, Effects& effects);
+  std::unique_ptr<Remains> Close(Generation generation, Effects& effects);
 
   // What it had is with the members, who come back: until Restore, all calls wait. REQUIRES: it is
   // empty.
@@ -53,7 +55,7 @@ class KvState {
   void Cancel(CallId call);  // no answer is wanted any more
 
   // The job is over: answers whoever waits and forgets everything.
-  void Clear(const absl::Status& why, Effects& effects);
+  std::unique_ptr<Remains> Clear(const absl::Status& why, Effects& effects);
 
   // What its keys take counts there from now on.
   void Bind(std::shared_ptr<ByteBudget> budget) { share_.Bind(std::move(budget)); }
@@ -64,6 +66,13 @@ class KvState {
   absl::Status CheckConsistency() const;
 
  private:
+  using Values = std::map<std::string, std::string>;
+  struct Sum {
+    int64_t keys = 0, bytes = 0;
+    int64_t cost() const { return bytes + keys * kKeyBytes; }
+  };
+  class Gone;
+
   absl::Status CheckKey(absl::string_view key) const;
   absl::Status CheckScope(absl::string_view key) const;
   absl::Status CheckRoom(absl::string_view key, size_t value_bytes) const;
@@ -80,10 +89,11 @@ class KvState {
   absl::Status Write(const decltype(StoreCall::request)& request, StoreReply& reply,
                      Effects& effects);
   void Get(CallId call, const StoreGet& get, Effects& effects);
-  void Change(int64_t bytes);
+  void Change(absl::string_view key, Sum by);
+  Values TakeOfGeneration();
+  std::unique_ptr<Remains> Bury(Values values, Sum sum);
   void Put(const std::string& key, std::string value, Effects& effects);
-  std::map<std::string, std::string>::iterator Erase(
-      std::map<std::string, std::string>::iterator it);
+  Values::iterator Erase(Values::iterator it);
 
   const std::string job_;
   const KvBounds bounds_;
@@ -91,10 +101,10 @@ class KvState {
   int64_t writes_ = 0;     // in this epoch
   Generation generation_;  // the last that was opened; 0: none
   bool open_ = false;
-  std::map<std::string, std::string> values_;
-  int64_t bytes_ = 0;
-  BudgetShare share_;    // of the job's owner: bytes_, and what each key takes besides
-  PrefixCounts counts_;  // without keys of generations
+  Values values_;
+  Sum all_, of_generation_;  // of values_; of them, those of the generation
+  BudgetShare share_;        // of the job's owner: all_
+  PrefixCounts counts_;      // without keys of generations
   std::optional<HeldCalls> held_;
   std::map<std::string, std::vector<CallId>> waiting_;  // by key, in order of arrival
   std::map<CallId, std::string> key_of_call_;

@@ -54,6 +54,8 @@ class BudgetShare {
   explicit BudgetShare(std::shared_ptr<ByteBudget> budget) : budget_(std::move(budget)) {}
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
+  BudgetShare(BudgetShare&& other) noexcept
+      : budget_(std::move(other.budget_)), bytes_(std::exchange(other.bytes_, 0)) {}
   ~BudgetShare() { Set(0); }
 
   // From now on it takes of this one.
@@ -66,6 +68,13 @@ class BudgetShare {
   void Set(int64_t bytes) {
     if (budget_ != nullptr) budget_->used_ += bytes - bytes_;
     bytes_ = bytes;
+  }
+  // So many of its bytes are another's from now on, of the same budget.
+  BudgetShare Split(int64_t bytes) {
+    BudgetShare part(budget_);
+    part.bytes_ = bytes;
+    bytes_ -= bytes;
+    return part;
   }
   // Whether it may take so many more.
   bool HasRoomFor(int64_t more) const {

@@ -221,7 +221,9 @@ struct Event {
   absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
   std::string text = {};                                       // one sentence for the log
   std::optional<Departed> departed = {};                       // kWorkerDeparted
-  std::shared_ptr<const Caller> caller = {};  // kJobCreated, kJoinRefused; null: without TLS
+  // kJobCreated, kJoinRefused, and of what has reached a bound (RESOURCE_EXHAUSTED); null: not
+  // known.
+  std::shared_ptr<const Caller> caller = {};
   // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
   // cause, `tensors` says how many it concerns.
   int64_t batches = 0, tensors = 0, bytes = 0;

@@ -1,8 +1,12 @@
 // When something happens, and what comes of it.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "absl/time/time.h"
 #include "server/model/effects.h"
+#include "server/model/graveyard.h"
 
 namespace coordd {
 
@@ -10,7 +14,13 @@ namespace coordd {
 // decided at one time. Made where an input comes in, and passed on as it is.
 struct Turn {
   absl::Time now;
-  Effects& effects;  // in the order in which they are to be carried out
+  Effects& effects;                // in the order in which they are to be carried out
+  Graveyard* graveyard = nullptr;  // null: what is over is freed at once
+
+  // It is freed in parts, in this turn and later ones.
+  void Bury(std::unique_ptr<Remains> remains) const {
+    if (graveyard != nullptr) graveyard->Bury(std::move(remains));
+  }
 };
 
 }  // namespace coordd

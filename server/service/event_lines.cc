@@ -105,7 +105,9 @@ void EventLines::WriteOne(const Event& event, const std::string& owner, const st
     more = *std::move(passes);
   }
   // Who was refused, and from where: what his messages say of him proves nothing.
-  if (event.kind == Event::Kind::kJoinRefused && event.caller != nullptr)
+  const bool is_refused =
+      event.kind == Event::Kind::kJoinRefused || event.code == absl::StatusCode::kResourceExhausted;
+  if (is_refused && event.caller != nullptr)
     absl::StrAppend(&more, " (", CallerText(*event.caller), ")");
   if (IsWarning(event)) {
     COORDD_LOG(kWarning, where, text, more);

@@ -130,6 +130,9 @@ class TenantTest(processes.TestCase):
         self.assertIn("the jobs of the owner of job alice.0 take", answer)
         self.assertIn(REFUSED, second.ask(f"put k {VALUE}"))
         self.assertEqual(other.ask(f"put k {VALUE}"), "ok")
+        # Those who look after coordd find who it was, and from where.
+        self.assertIn(REFUSED, self.names_until_refused(self.tenant(coordd, 2, job="alice.2", **owners["alice"])[0]))
+        self.assertRegex(coordd.text(), r"job alice\.2: .*more than this coordd keeps.* \(worker/alice at [^ ]*127\.0\.0\.1:")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ class NegotiatedSetsTest : public ::testing::Test {
  protected:
   void TearDown() override {
     sets_.Settle();
-    EXPECT_THAT(sets_.CheckConsistency(/*settled=*/true), IsOk());
+    EXPECT_THAT(sets_.CheckConsistency(), IsOk());
   }
 
   GenerationParts parts_;
@@ -49,9 +49,12 @@ TEST_F(NegotiatedSetsTest, FindsTheOneThatStalls) {
   sets_.Forgive(absl::Seconds(5));
   EXPECT_EQ(sets_.NextStall(), due + absl::Seconds(5));
   EXPECT_THAT(sets_.Stalled(due, absl::Seconds(1), 8), SizeIs(1));
-  sets_.ForgetAll();
+  EXPECT_EQ(sets_.pending(), 1);
+  sets_.Abandon();
   EXPECT_EQ(sets_.NextStall(), absl::InfiniteFuture());
-  sets_.Touch(sets_.At(id));
+  EXPECT_EQ(sets_.pending(), 0);
+  EXPECT_THAT(sets_.Stalled(due, absl::Seconds(1), 8), IsEmpty());
+  EXPECT_EQ(sets_.Find(Rank{0}, id, "w"), std::nullopt);
 }
 
 TEST_F(NegotiatedSetsTest, WhoIsNoMemberHearsWhoIs) {
@@ -82,6 +85,46 @@ TEST_F(NegotiatedSetsTest, AJoinCountsInEachSetOfTheRankAlsoInLaterOnes) {
     set->table().TakeReady();
   }
   EXPECT_THAT(parts_.failed, IsEmpty());
+}
+
+// First what was pending when the generation ended, then all: a turn frees as much as it may, and
+// what is left counts.
+TEST(EndedNegotiatedSetsTest, AreFreedInParts) {
+  const std::vector<SessionId> by_rank = {SessionId{10}, SessionId{11}};
+  auto budget = std::make_shared<ByteBudget>(10 << 20);
+  NegotiatedSets sets(by_rank, {.set = {.slots = 4},
+                                .stall_warning = absl::Minutes(1),
+                                .stall_abort = absl::Minutes(2),
+                                .budget = budget});
+  for (int i = 0; i < 100; ++i)
+    sets.Add(*sets.sets().AddNamed(absl::StrCat("set", 100 + i), Ranks({0, 1})));
+  const int64_t of_sets = budget->used();
+  std::vector<FailedTensor> failed;
+  for (int i = 0; i < 100; ++i) {
+    TensorSpec grouped = Gradient(absl::StrCat("g", i), {4});
+    grouped.group = absl::StrCat("group", i);
+    grouped.group_size = 2;
+    ReadinessTable& table = sets.OfAllRanks().table();
+    table.Report(Rank{0}, grouped, kStart, failed);
+    table.Report(Rank{0}, Gradient(absl::StrCat("w", i), {4}), kStart, failed);
+    table.Report(Rank{0}, Gradient(absl::StrCat("x", i), {4}), kStart, failed);
+    table.Withdraw(Rank{0}, absl::StrCat("x", i), "its caller waits no longer", failed);
+  }
+  EXPECT_EQ(sets.pending(), 200);
+  const int64_t all = budget->used();
+  sets.Abandon();
+  EXPECT_EQ(budget->used(), all);
+  EXPECT_EQ(sets.FreePending(50), 50);
+  EXPECT_LT(budget->used(), all);
+  EXPECT_GT(budget->used(), of_sets + (all - of_sets) / 2);
+  EXPECT_EQ(sets.FreePending(1000), 351 + 101)
+      << "tensors, groups, what failed, what was kept for the next; and each set";
+  EXPECT_EQ(budget->used(), of_sets);
+  EXPECT_EQ(sets.FreePending(1000), 0);
+  EXPECT_EQ(sets.Free(150), 150) << "what 100 are found by, and 50";
+  EXPECT_EQ(budget->used(), of_sets * 51 / 100) << "that of all ranks is counted in none";
+  EXPECT_EQ(sets.Free(1000), 51);
+  EXPECT_EQ(budget->used(), 0);
 }
 
 }  // namespace

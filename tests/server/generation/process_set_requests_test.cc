@@ -247,5 +247,40 @@ TEST_F(ProcessSetRequestsTest, ARankThatDoesNotAskIsNamedAndEndsIt) {
   EXPECT_EQ(requests_.NextStall(warning, abort), absl::InfiniteFuture());
 }
 
+// Those of many ranks: their numbers are most of it.
+TEST_F(ProcessSetRequestsTest, TakeOfTheOwnersBytesUntilTheyAreAnswered) {
+  const MemberList many = MemberList::All(1024);
+  const RankSet joined(many);
+  const auto budget = std::make_shared<ByteBudget>(64 << 10);
+  ProcessSetRequests requests(many, budget);
+  const ProcessSetProposal large{.remove = {}, .ranks = many.Ranks()};
+  const auto ask = [&](int32_t rank, int64_t number) {
+    return requests.Request(Rank{rank}, number, large, joined, kStart, agreed_, failed_);
+  };
+  for (int64_t number = 1; number <= 20; ++number) ASSERT_THAT(ask(0, number), IsOk());
+  EXPECT_LE(budget->used(), budget->limit() + 8 * 1024) << "of those that were refused it is known";
+  ASSERT_FALSE(failed_.empty());
+  const FailedRequest refused = TakeFailed().front();
+  EXPECT_THAT(refused, Failure(refused.number, Code::kResourceExhausted, "--max-bytes-per-owner",
+                               {Rank{0}}));
+  EXPECT_GT(refused.number, 10);
+  EXPECT_THAT(requests.CheckConsistency(), IsOk());
+  // It has failed for the others, too, whose order is the same.
+  for (int64_t number = 1; number <= refused.number; ++number) ASSERT_THAT(ask(1, number), IsOk());
+  EXPECT_THAT(TakeFailed(),
+              ElementsAre(Failure(refused.number, Code::kResourceExhausted, "", {Rank{1}})));
+  for (int64_t number = 1; number <= 3; ++number)
+    ASSERT_THAT(requests.Withdraw(Rank{0}, number, failed_), IsOk());
+  TakeFailed();
+  ASSERT_THAT(ask(0, 21), IsOk());
+  EXPECT_THAT(failed_, IsEmpty()) << "what has failed makes room";
+  for (int32_t rank = 1; rank < many.size(); ++rank) {
+    for (int64_t number = rank == 1 ? refused.number + 1 : 1; number <= 21; ++number)
+      ASSERT_THAT(ask(rank, number), IsOk());
+  }
+  EXPECT_EQ(budget->used(), 0) << "all are answered";
+  EXPECT_THAT(requests.CheckConsistency(), IsOk());
+}
+
 }  // namespace
 }  // namespace coordd

@@ -305,6 +305,21 @@ TEST_F(CoordinatorAccessTest, WhatJobsOfOneOwnerTakeIsBoundedTogether) {
   EXPECT_EQ(flood(alice_, "four"), 0) << "with its generation what was pending is gone";
 }
 
+TEST_F(CoordinatorAccessTest, WhoHasReachedABoundIsKnownWithHisAddress) {
+  options_.max_bytes_per_owner = 1000;
+  Restart();
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  SessionMessage ask{.session = SessionId{session_}, .message = {}};
+  ask.message = MessageOf(Epoch{epoch_}, Generation{1});
+  ask.message.mutable_process_set_request()->set_name("large");
+  ask.message.mutable_process_set_request()->add_ranks(0);
+  const Effects effects = Do(ask);
+  ASSERT_EQ(effects.events.size(), 1u);
+  EXPECT_EQ(effects.events[0].code, Code::kResourceExhausted);
+  ASSERT_NE(effects.events[0].caller, nullptr);
+  EXPECT_EQ(CallerText(*effects.events[0].caller), CallerText(alice_));
+}
+
 TEST_F(CoordinatorAccessTest, WhoGuessesTokensWaits) {
   ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
   for (int i = 0; i < WrongTokens::kFree; ++i)

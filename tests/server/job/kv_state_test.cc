@@ -364,5 +364,38 @@ TEST(KvStateModel, AgreesWithAMap) {
   }
 }
 
+// Whether many of them or few are the generation's.
+TEST_F(KvStateTest, WhatEndsIsFreedInPartsAndCountsUntilThen) {
+  for (const int of_generation : {10, 90}) {
+    auto budget = std::make_shared<ByteBudget>(1 << 20);
+    KvState kv("train", {});
+    kv.Bind(budget);
+    kv.Open(Generation{1});
+    Effects effects;
+    const auto set = [&](const std::string& key) {
+      kv.Call(StoreCall{CallId{++last_call_}, "train", "", StoreSet{key, "v"}}, effects);
+    };
+    for (int i = 0; i < of_generation; ++i) set(absl::StrCat("gen/1/", 100 + i));
+    const int64_t gone = budget->used();
+    for (int i = of_generation; i < 100; ++i) set(absl::StrCat(i % 2 == 0 ? "a" : "z", i));
+    const int64_t all = budget->used();
+    const std::unique_ptr<Remains> over = kv.Close(Generation{1}, effects);
+    EXPECT_EQ(budget->used(), all);
+    EXPECT_EQ(kv.keys(), 100 - of_generation);
+    EXPECT_THAT(kv.CheckConsistency(), IsOk());
+    EXPECT_EQ(over->Free(4), 4);
+    EXPECT_EQ(budget->used(), all - gone * 4 / of_generation);
+    EXPECT_EQ(over->Free(100), of_generation - 4);
+    EXPECT_EQ(budget->used(), all - gone);
+    std::unique_ptr<Remains> rest = kv.Clear(absl::OkStatus(), effects);
+    EXPECT_EQ(kv.keys(), 0);
+    EXPECT_THAT(kv.CheckConsistency(), IsOk());
+    EXPECT_EQ(rest->Free(1), 1);
+    EXPECT_GT(budget->used(), 0);
+    rest.reset();
+    EXPECT_EQ(budget->used(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace coordd

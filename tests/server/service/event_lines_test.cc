@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,18 @@ TEST_F(EventLinesTest, OneOwnersFloodIsCutShortAndHidesNothingOfOthers) {
               ElementsAre(HasSubstr("job good: process set 1 added")));
   EXPECT_THAT(Lines({Changed("evil.8"), Changed("evil.9")}, now + EventLines::kOwnersEvery),
               ElementsAre(HasSubstr("8193 more of this kind were not written) (of jobs of evil)")));
+}
+
+TEST_F(EventLinesTest, WhoHasReachedABoundIsNamedWithHisAddress) {
+  Event event = Changed("evil.1", "process set 7 of ranks [0]: no room");
+  event.kind = Event::Kind::kProcessSetRefused;
+  event.caller = std::make_shared<const Caller>(
+      Caller{.identity = {.role = Role::kWorker, .name = "evil"}, .peer = "ipv4:10.0.0.7:4711"});
+  event.code = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(Lines({event}, kStart), ElementsAre(testing::Not(HasSubstr("10.0.0.7"))));
+  event.code = absl::StatusCode::kResourceExhausted;
+  EXPECT_THAT(Lines({event}, kStart),
+              ElementsAre(HasSubstr("no room (worker/evil at ipv4:10.0.0.7:4711)")));
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/base/thread.h"
 #include "common/protocol/store_memory.h"
 #include "tests/support/status_matchers.h"
@@ -122,8 +121,11 @@ class MessageRank {
     return failure_;
   }
 
-  bool HasFailed() {
+  bool FailsWithin(absl::Duration patience) {
     MutexLock lock(&mu_);
+    Clock::Real().Await(
+        &mu_, &changed_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return failed_; },
+        Clock::Real().Now() + patience);
     return failed_;
   }
 
@@ -437,8 +439,7 @@ TEST_P(PointToPointTest, APeerThatEndsIsNoFailureForWhoHasNothingOpenWithIt) {
         if (r != 1) {
           machines.all.arrive_and_wait();  // it is gone
           // Long enough for every rank to see it go.
-          for (int i = 0; i < 100 && !rank.HasFailed(); ++i) absl::SleepFor(absl::Milliseconds(5));
-          EXPECT_FALSE(rank.HasFailed());
+          EXPECT_FALSE(rank.FailsWithin(absl::Milliseconds(500)));
           machines.all.arrive_and_wait();
           return;
         }
