@@ -152,6 +152,12 @@ void FrameGuard::Said(const FrameHead& frame) {
   if (frame.type == FrameType::kResetStream || (may_end && (frame.flags & kEndsStream) != 0))
     EndCall(frame.stream);
   pings_.answered_idle = false;
+  // An answer of a few bytes is read as one of many is: the client moves both windows on. And where
+  // a window ends a frame ends, however little is in it; settings may move those of all calls.
+  if (frame.type == FrameType::kData && frame.size > 0) Grant(FrameKind::kWindowUpdate, 2);
+  if (frame.type == FrameType::kWindowUpdate) Grant(FrameKind::kEmptyData, 2);
+  if (frame.type == FrameType::kSettings)
+    Grant(FrameKind::kEmptyData, static_cast<double>(open_.size()));
   if (frame.type != FrameType::kPing || (frame.flags & kAnswers) != 0) return;
   if (pings_.unanswered == 0) pings_.were_idle = open_.empty();
   ++pings_.unanswered;
@@ -189,7 +195,8 @@ absl::Status FrameGuard::Spend(FrameKind kind, double tokens, absl::Time now) {
   Purse& purse = purses_[static_cast<size_t>(kind)];
   const double seconds = std::max(absl::ToDoubleSeconds(now - purse.given_at), 0.0);
   const auto answered = static_cast<double>(answered_ - purse.answered);
-  const double given = seconds * budget.per_second + answered * budget.per_answered_byte;
+  const double given =
+      seconds * budget.per_second + answered * budget.per_answered_byte + purse.granted;
   purse = {.tokens = std::min(budget.burst, purse.tokens + given) - tokens,
            .given_at = std::max(now, purse.given_at),
            .answered = answered_};

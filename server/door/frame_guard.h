@@ -29,7 +29,8 @@ enum class FrameKind {
 inline constexpr size_t kFrameKinds = 7;
 
 // Of one kind a connection may send `burst` at once, and then as many as it is given: some each
-// second, and some for what coordd has sent to it, since that has to be answered.
+// second, and some for what coordd has sent to it, since that has to be answered: for its bytes,
+// and for frames that lead to others (FrameGuard::Said).
 struct FrameBudget {
   double burst = 0;
   double per_second = 0;
@@ -74,7 +75,7 @@ class FrameGuard {
   absl::Status Take(absl::string_view bytes, absl::Time now);
   // That so many bytes were sent to the client.
   void Answered(size_t bytes) { answered_ += bytes; }
-  // That such a frame was: calls end with it.
+  // That such a frame was: calls end with it, and the client may answer it.
   void Said(const FrameHead& frame);
   // The connection ends now, and calls that are under way with it.
   void End(absl::Time now);
@@ -99,9 +100,13 @@ class FrameGuard {
   absl::Status TakeData(const FrameHead& frame, absl::Time now);
   absl::Status HeadersWithinBounds() const;
   absl::Status Spend(FrameKind kind, double tokens, absl::Time now);
+  void Grant(FrameKind kind, double tokens) {
+    purses_[static_cast<size_t>(kind)].granted += tokens;
+  }
 
   struct Purse {
     double tokens = 0;
+    double granted = 0;  // for frames of coordd's, since the last spending
     // When it was last given some, and what had been answered by then.
     absl::Time given_at;
     uint64_t answered = 0;

@@ -41,6 +41,16 @@ class DoorCallsTest(processes.TestCase):
             worker.tell("barrier")
         self.assertEqual({worker.answer() for worker in workers}, {"ok"})
 
+    def test_a_member_may_ask_the_store_as_often_as_it_likes(self):
+        """Each small answer moves two windows on, so that its frames are more than its bytes are worth."""
+        coordd = self.coordd()
+        worker, = self.workers(coordd, 1)
+        self.assertEqual(worker.ask("put key value"), "ok")
+        for _ in range(8000):  # of two calls each, and one after the other
+            self.assertEqual(worker.ask("look key"), "ok value")
+        self.assertNotIn("was ended", coordd.text())
+        self.assertNotIn("lost", coordd.text())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -262,6 +262,29 @@ TEST_F(FrameGuardTest, GivesNewBudgetForWhatTheClientHasToRead) {
   EXPECT_FALSE(Take(Frame(kReset, 0, 1, 4)).ok());  // which answers nothing
 }
 
+// As the store's, again and again: a client moves both windows on for each.
+TEST_F(FrameGuardTest, TakesAnyNumberOfCallsWithSmallAnswers) {
+  for (int i = 0; i < 20000; ++i) {
+    const uint32_t stream = next_ += 2;
+    ASSERT_THAT(Take(Call(stream)), IsOk());
+    guard_.Answered(9 + 12);
+    guard_.Said({.size = 12, .type = FrameType::kData, .flags = 0, .stream = stream});
+    guard_.Said(EndOf(stream));
+    ASSERT_THAT(Take(Frame(kWindowUpdate, 0, stream, 4) + Frame(kWindowUpdate, 0, 0, 4)), IsOk());
+  }
+  // An end without a message moves no window.
+  for (int i = 0; i < 5000; ++i)
+    guard_.Said({.size = 0, .type = FrameType::kData, .flags = kEndStream, .stream = 1});
+  EXPECT_LE(MostOf(Frame(kWindowUpdate, 0, 1, 4)), 4096);
+}
+
+TEST_F(FrameGuardTest, TakesTheFramesThatWindowsCut) {
+  for (int i = 0; i < 20000; ++i) {
+    guard_.Said({.size = 4, .type = FrameType::kWindowUpdate, .flags = 0, .stream = 1});
+    ASSERT_THAT(Take(Frame(kData, 0, 1, 3) + Frame(kData, 0, 3, 1)), IsOk());
+  }
+}
+
 TEST_F(FrameGuardTest, GivesNothingForAClockThatGoesBack) {
   MostOf(Frame(kPing, 0, 0, 8));
   now_ -= absl::Hours(1);
