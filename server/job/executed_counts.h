@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 namespace coordd {
 
@@ -13,8 +14,13 @@ class ExecutedCounts {
   struct Count {
     int64_t batches = 0, bytes = 0;
   };
-  // By a member of the current generation: the one that has told of most counts.
-  void Tell(const Count& told) { told_ = Larger(told_, told); }
+  // By a member of the current generation, since its process began; before it became a member
+  // `others` had executed so much. The one that has told of most counts.
+  void Tell(const Count& told, const std::optional<Count>& others) {
+    const Count of_others = others.value_or(Count());
+    told_ = Larger(told_, {told.batches + of_others.batches - before_.batches,
+                           told.bytes + of_others.bytes - before_.bytes});
+  }
   Count InGeneration(const Count& planned) const { return Larger(told_, planned); }
   // In the generations that are gone.
   const Count& before() const { return before_; }

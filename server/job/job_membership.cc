@@ -224,7 +224,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   for (const Place& place : topology.places) {
     const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
     by_rank.push_back(session);
-    workers_.Enter(session, generation(), place, turn.now);
+    workers_.Enter(session, generation(), place, history_.executed().before(), turn.now);
     messages_.Membership(session, place, topology, inherited, identity.slots, turn.effects);
   }
   messages_.Sets(by_rank, inherited, turn.effects);

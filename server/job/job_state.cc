@@ -175,7 +175,7 @@ bool JobState::IsCurrent(const Worker& worker, SessionId session, const v1::Work
 
 void JobState::NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes) {
   if (!generation_.has_value() || worker.generation != generation()) return;
-  history_.executed().Tell({batches, bytes});
+  history_.executed().Tell({batches, bytes}, worker.executed_before_it);
 }
 
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,

@@ -94,8 +94,10 @@ void JobWorkers::CountUse(JobWorker& worker) {
   Recount(worker);
 }
 
-void JobWorkers::Enter(SessionId session, Generation of, const Place& its, absl::Time now) {
+void JobWorkers::Enter(SessionId session, Generation of, const Place& its,
+                       const ExecutedCounts::Count& executed, absl::Time now) {
   JobWorker& worker = workers_.at(session);
+  if (!worker.executed_before_it.has_value()) worker.executed_before_it = executed;
   worker.Enter(of, its, now);
   Recount(worker);
 }

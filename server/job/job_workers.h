@@ -18,6 +18,7 @@
 #include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/job/admission.h"
+#include "server/job/executed_counts.h"
 #include "server/job/told_progress.h"
 #include "server/model/byte_budget.h"
 
@@ -43,7 +44,9 @@ struct JobWorker {
   // Others wait for it: it was asked where its program is, and what it has said.
   bool stack_asked = false;
   std::string stack;
-  double bytes_per_second = 0;          // between the last two heartbeats
+  double bytes_per_second = 0;  // between the last two heartbeats
+  // By the job, before it became a member for the first time; nullopt: it has not.
+  std::optional<ExecutedCounts::Count> executed_before_it;
   std::optional<v1::ProcessExit> exit;  // from its launcher
   // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
   absl::Time departs_at = absl::InfiniteFuture();
@@ -90,7 +93,9 @@ class JobWorkers {
   // After its heartbeat. What there is no room for is not kept.
   void CountUse(JobWorker& worker);
   // It has a place in a generation that begins.
-  void Enter(SessionId session, Generation of, const Place& its, absl::Time now);
+  // `executed`: by the job, in the generations before.
+  void Enter(SessionId session, Generation of, const Place& its,
+             const ExecutedCounts::Count& executed, absl::Time now);
   JobWorker& Add(SessionId session, JobWorker worker);  // REQUIRES: Check(its join) is OK
   JobWorker Take(SessionId session);                    // it is gone, and released by its owner
   void Remove(SessionId session);                       // it is gone, and released

@@ -78,8 +78,8 @@ TEST(AddDeparture, ForgetsTheOldestOfMany) {
 
 TEST(ExecutedCounts, TheLargerOfWhatWasToldAndPlanned) {
   ExecutedCounts counts;
-  counts.Tell({.batches = 9, .bytes = 10});
-  counts.Tell({.batches = 4, .bytes = 20});
+  counts.Tell({.batches = 9, .bytes = 10}, {});
+  counts.Tell({.batches = 4, .bytes = 20}, {});
   EXPECT_EQ(counts.InGeneration({.batches = 5, .bytes = 100}).batches, 9);
   EXPECT_EQ(counts.InGeneration({.batches = 5, .bytes = 100}).bytes, 100);
   counts.EndGeneration({.batches = 5, .bytes = 100});
@@ -88,6 +88,20 @@ TEST(ExecutedCounts, TheLargerOfWhatWasToldAndPlanned) {
   EXPECT_EQ(counts.InGeneration({}).batches, 0);
   counts.ForgetBefore();
   EXPECT_EQ(counts.before().batches, 0);
+}
+
+// Members tell what they have executed since they began, in whatever generation.
+TEST(ExecutedCounts, CountOfEachGenerationWhatIsNew) {
+  ExecutedCounts counts;
+  counts.Tell({.batches = 10, .bytes = 100}, {});
+  counts.EndGeneration({});
+  counts.Tell({.batches = 12, .bytes = 120}, {});                            // it was in both
+  counts.Tell({.batches = 3, .bytes = 30}, ExecutedCounts::Count{10, 100});  // it is new
+  EXPECT_EQ(counts.InGeneration({}).batches, 3);
+  EXPECT_EQ(counts.InGeneration({}).bytes, 30);
+  counts.EndGeneration({});
+  EXPECT_EQ(counts.before().batches, 13);
+  EXPECT_EQ(counts.before().bytes, 130);
 }
 
 TEST(Forming, TriesAgainLaterAndLaterAndNeverWhereNothingHelps) {

@@ -440,9 +440,9 @@ TEST(JobStage, IsTheProductOfItsParts) {
 TEST(JobView, CountsWhatWasExecutedInAllGenerations) {
   JobParts job;
   job.Begin(1, 4);
-  job.history.executed().Tell({.batches = 3, .bytes = 30});
+  job.history.executed().Tell({.batches = 3, .bytes = 30}, {});
   job.history.executed().EndGeneration({});
-  job.history.executed().Tell({.batches = 4, .bytes = 40});
+  job.history.executed().Tell({.batches = 7, .bytes = 70}, {});
   EXPECT_EQ(ExecutedBy(job.View()).batches, 3);
   job.Form({SessionId{1}});
   EXPECT_EQ(ExecutedBy(job.View()).batches, 7);
