@@ -7,6 +7,7 @@ waits for that.
 """
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -123,6 +124,23 @@ def say_goodbye_in_exit(say: Callable[[], None]) -> None:
         end(status)
 
     os._exit = say_goodbye_and_end  # type: ignore[assignment]
+
+
+def end_with_failure() -> None:
+    """The interpreter exits, and has not been told yet that the program has failed: the process ends with status 1, once everything else
+    is done. Not where sys.exit() was given another status than 0 (note_exits)."""
+    if asked_to_fail():
+        return
+    end, own = os._exit, os.getpid()
+
+    def end_with_another_status(status):
+        end(1 if status == 0 and os.getpid() == own else status)
+
+    os._exit = end_with_another_status  # type: ignore[assignment]
+    # The interpreter has a status for the process already. C's exit() calls these last of all it knows, the newest first.
+    process = ctypes.CDLL(None)
+    for function, argument in ((process._exit, 1), (process.fflush, None)):
+        getattr(process, "__cxa_atexit")(function, ctypes.c_void_p(argument), None)
 
 
 def _ends_the_program() -> bool:

@@ -1,6 +1,5 @@
 """Collectives over XLA's typed FFI."""
 
-import contextlib
 import ctypes
 import functools
 import itertools
@@ -15,6 +14,7 @@ from coordd import _arguments, _basics, _beside, _library
 from coordd._basics import Average, Sum
 from coordd._names import wire_name
 from coordd.exceptions import InvalidArgumentError
+from coordd.jax import _unread  # noqa: F401 asks at the end of the program
 from coordd.process_sets import ProcessSet, global_process_set
 
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER = range(5)  # Kind of client/tensorflow/kernel.h
@@ -33,13 +33,6 @@ def _take_worker() -> None:
 def _drop_worker() -> None:
     if not _basics.is_initialized():
         _own.coordd_tensorflow_set_worker(None)
-
-
-def _finish_what_was_called() -> None:
-    """JAX returns before it has computed: what other ranks wait for may still be before this one. An error of it is raised where the
-    program asks for the result."""
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        jax.effects_barrier()
 
 
 def _opened() -> ctypes.CDLL:
@@ -78,7 +71,6 @@ def _check_gpu() -> None:
 
 _own = _opened()
 _basics.on_start(_take_worker)
-_basics.before_end(_finish_what_was_called)
 _basics.on_end(_drop_worker)
 
 

@@ -10,6 +10,13 @@ from coordd.keras._which import BACKEND, keras
 
 ERRORS: Tuple[Type[BaseException], ...] = ()  # that a backend's runtime makes of what an op of ours has said
 
+
+def wait_for(values: Sequence) -> None:
+    """On a backend that returns before it has computed: an error of that is raised here."""
+    if BACKEND == "jax":
+        jax.block_until_ready(list(values))
+
+
 if BACKEND == "tensorflow":
     import tensorflow as tf
 

@@ -15,6 +15,7 @@ seen by all.
 import functools
 from typing import Any, List, Optional
 
+from coordd import _ends
 from coordd._basics import Average
 from coordd._made import name_of_new
 from coordd.exceptions import InvalidArgumentError
@@ -43,6 +44,12 @@ class Distributed:
     def register_local_var(self, variable) -> None:
         """The gradient of this variable stays this rank's own."""
         self._coordd_local.add(key_of(variable))
+
+    def finalize_variable_values(self, var_list) -> None:
+        """fit() calls it at its end, where JAX may not have computed the last steps: an error of theirs belongs to fit()."""
+        super().finalize_variable_values(var_list)  # type: ignore[misc]
+        if _ends.unwinding() is None:
+            _reduce.wait_for([variable.value for variable in var_list])
 
     def _coordd_reduced(self, gradients, variables) -> List:
         options = self._coordd_options
