@@ -114,6 +114,17 @@ def check_other_orders():
         expect(one, numpy.full(1000, i * SIZE))
 
 
+def check_forward_mode_is_refused():
+    x = jnp.arange(SIZE * 1.0)
+    for what, call in (("allreduce", lambda x: hvd.allreduce(x, name="fr")), ("allgather", lambda x: hvd.allgather(x, name="fg"))):
+        named = f"{what} in JAX's forward mode"
+        expect_error(named, lambda: jax.jvp(call, (x,), (x,)))  # noqa: B023
+        expect_error(named, lambda: jax.jacfwd(call)(x))  # noqa: B023
+        # JAX finds it later, behind the call of the collective.
+        expect_error("forward-mode", lambda: jax.linearize(call, x)[1](x))  # noqa: B023
+        expect_error("forward-mode", lambda: jax.jit(lambda x: jax.jvp(call, (x,), (x,)))(x))  # noqa: B023
+
+
 def check_errors():
     expect_error("multiple of", lambda: hvd.alltoall(jnp.ones(SIZE + 1)) if SIZE > 1 else 1 / 0) if SIZE > 1 else None
     if SIZE > 1:

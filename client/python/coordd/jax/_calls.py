@@ -1,5 +1,6 @@
 """Collectives over XLA's typed FFI."""
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -13,7 +14,7 @@ import numpy
 from coordd import _arguments, _basics, _beside, _library
 from coordd._basics import Average, Sum
 from coordd._names import wire_name
-from coordd.exceptions import InvalidArgumentError
+from coordd.exceptions import InvalidArgumentError, UnsupportedError
 from coordd.jax import _unread  # noqa: F401 asks at the end of the program
 from coordd.process_sets import ProcessSet, global_process_set
 
@@ -99,13 +100,27 @@ def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1,
         postscale_factor=numpy.float64(postscale)))
 
 
+@contextlib.contextmanager
+def _forward_mode_named(kind: str):
+    """JAX refuses it for whatever has a gradient of its own, and does not say for what."""
+    try:
+        yield
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        raise UnsupportedError(f"{kind} in JAX's forward mode (jax.jvp, jax.jacfwd, jax.linearize, jax.hessian), expected reverse mode "
+                               "(jax.grad, jax.vjp, jax.jacrev)", "UNIMPLEMENTED") from None
+
+
 def _finish(function, name: Optional[str], kind: str, arrays: Sequence):
     """function(name, arrays); without a name outside of jit it waits, so that one name for each kind serves."""
     arrays = [jnp.asarray(array) for array in arrays]
     if name is not None:
-        return function(name, arrays)
+        with _forward_mode_named(kind):
+            return function(name, arrays)
     if any(isinstance(array, jax.core.Tracer) for array in arrays):
-        return function(f"jax.{kind}.{next(_traced)}", arrays)
+        with _forward_mode_named(kind):
+            return function(f"jax.{kind}.{next(_traced)}", arrays)
     return jax.block_until_ready(function(f"jax.{kind}", arrays))
 
 

@@ -12,7 +12,7 @@ from coordd import _arguments, _library
 from coordd._names import wire_name
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
 from coordd.process_sets import ProcessSet
-from coordd.tensorflow import _framework, _ops
+from coordd.tensorflow import _framework, _ops, _transforms  # noqa: F401 the last makes itself known
 
 _MOST_BYTES = 480  # of a name: members of a group have a number behind it
 _NATIVE_SUM, _NATIVE_AVERAGE = 1, 2
