@@ -29,6 +29,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None) -> None:
         _refuse_wrapped(self.model.optimizer)
+        _warn_of_plain(self.model)
         _alike.leave_out(self.model, self._local)
         if not self._done and self.model.built:
             self._broadcast()
@@ -54,6 +55,17 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 def _is_random_state(variable) -> bool:
     """Each rank's dropout is its own."""
     return "seed_generator" in (getattr(variable, "path", "") or "")
+
+
+def _warn_of_plain(model) -> None:
+    """Of a model that was loaded, cloned or copied by Keras alone, for instance. One with a train_step() of its own may reduce there."""
+    optimizer = model.optimizer
+    is_keras_own = type(model).train_step.__module__.startswith(keras.__name__ + ".")
+    if isinstance(optimizer, Distributed) or not is_keras_own or _basics.size() == 1 or _basics.rank() != 0:
+        return
+    print(f"coordd: {type(optimizer).__name__} is no distributed optimizer, so that each rank trains by itself: expected compile() with "
+          "DistributedOptimizer(), or coordd.keras.load_model(); what Keras loads, clones or makes of a configuration has a plain one",
+          file=sys.stderr, flush=True)
 
 
 def _refuse_wrapped(optimizer) -> None:
