@@ -83,6 +83,19 @@ def check_metrics_are_averaged():
     assert abs(numpy.mean(hvd.allgather_object(own)) - averaged) < 1e-6 and same_everywhere([averaged])
 
 
+@on_sizes(2, 3)
+def check_metrics_that_differ_are_named():
+    """Ranks trace other functions then, whose gradients have the same names all the same."""
+    own = [["mae"], ["mse"], ["mse"]][hvd.rank()]
+    for metrics, found in ((own if hvd.rank() == 0 else [], "has shape"), (own, "as many, but others")):
+        model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", metrics=metrics)
+        x, _ = data()
+        said = expect_error(hvd.HorovodInternalError, found,
+                            lambda: model.fit(x, x[:, 0], verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()]))  # noqa: B023
+        assert f"this rank's metrics of the epoch are {', '.join(['loss', *metrics])}: all ranks need the same" in said, said
+
+
 def said_about_weights(model, *callbacks):
     """How often on rank 0, in two epochs; nothing on the others."""
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -236,6 +249,16 @@ def check_plain_optimizers_are_told():
         warnings.simplefilter("always")
         type(model.optimizer).from_config(model.optimizer.get_config())
     assert ["Adam.from_config() makes a plain optimizer" in str(one.message) for one in caught] == [True], caught
+
+
+def check_saved_models_with_a_layer_of_ours():
+    model = keras.Sequential([keras.layers.Input((5,)), coordd.tensorflow.SyncBatchNormalization(), keras.layers.Dense(3)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        for load in (hvd.load_model, keras.models.load_model):
+            assert type(load(path).layers[0]) is coordd.tensorflow.SyncBatchNormalization
 
 
 @keras.saving.register_keras_serializable("of_a_program")

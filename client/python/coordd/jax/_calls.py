@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy
 
-from coordd import _arguments, _basics, _beside, _library
+from coordd import _arguments, _basics, _beside, _factors, _library
 from coordd._basics import Average, Sum
 from coordd._names import wire_name
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
@@ -153,9 +153,7 @@ def grouped_allreduce(tensors: Sequence, name: Optional[str] = None, op: int = A
     """The reductions of several arrays, of any shapes and dtypes, in one call. `op`: Average, Sum, Min, Max or Product. Differentiable:
     the gradient is the same reduction of the gradients."""
     native, number = _basics.native_op(op), _arguments.set_number(process_set)
-    if prescale_factor == 0 or postscale_factor == 0:
-        raise InvalidArgumentError("prescale_factor and postscale_factor must not be 0: the result would be nothing but zeros",
-                                   "INVALID_ARGUMENT")
+    _factors.check_factors(prescale_factor, postscale_factor)
     if len(tensors) == 0:
         raise InvalidArgumentError("grouped_allreduce: a group needs at least one tensor", "INVALID_ARGUMENT")
     return list(_finish(lambda full, arrays: _reduce((full, native, prescale_factor, postscale_factor, number), *arrays), name,

@@ -1,12 +1,13 @@
 """Callbacks for fit(), with Horovod's names and arguments."""
 
 import sys
+import zlib
 from typing import Any, Callable, List, Optional, Union
 
 import numpy
 
 from coordd import _arrays, _basics
-from coordd.exceptions import InvalidArgumentError
+from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.keras import _alike, _reduce
 from coordd.keras._which import LEGACY, keras
 from coordd.keras.functions import broadcast_variables, variables_of
@@ -87,8 +88,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None) -> None:
         names = sorted(name for name, value in (logs or {}).items() if numpy.ndim(value) == 0)  # the same order on all ranks
         if names and logs is not None:
-            own = [float(logs[name]) for name in names] + _alike.digest(self.model)
-            mean = _arrays.allreduce("keras.metrics", numpy.array(own), _basics.Average)
+            mean = _mean_of(names, [float(logs[name]) for name in names] + _alike.digest(self.model))
             logs.update(zip(names, map(float, mean)))
             self._warn(epoch, mean[len(names):])
 
@@ -99,6 +99,21 @@ class MetricAverageCallback(keras.callbacks.Callback):
         print(f"coordd: after epoch {epoch + 1} the ranks' weights differ, so that each trains another model: expected the callback "
               "BroadcastGlobalVariablesCallback(0), with which all start alike, and an optimizer of DistributedOptimizer(), with which "
               "they stay so", file=sys.stderr, flush=True)
+
+
+def _mean_of(names: List[str], values: List[float]) -> List[float]:
+    """Of all ranks' values, which have the same names."""
+    which = zlib.crc32("\n".join(names).encode())  # a number that is its own mean where all have it
+    told = f"this rank's metrics of the epoch are {', '.join(names)}: all ranks need the same"
+    try:
+        *mean, found = _arrays.allreduce("keras.metrics", numpy.array([*values, float(which)]), _basics.Average)
+    except HorovodInternalError as error:
+        if error.code != "INVALID_ARGUMENT":
+            raise
+        raise HorovodInternalError(f"{error}; {told}", error.code, error.rank, error.tensor, error.generation) from None
+    if found != which:
+        raise HorovodInternalError(f"tensor keras.metrics: the ranks' metrics are as many, but others; {told}", "INVALID_ARGUMENT")
+    return mean
 
 
 def _learning_rate(optimizer) -> float:

@@ -59,11 +59,12 @@ class Distributed:
         options = self._coordd_options
         if options.process_set.included() is False:
             return list(gradients)
-        if self._coordd_name is None:
-            object.__setattr__(self, "_coordd_name", _name_of_gradients(self))
+        name = self._coordd_name
+        if name is None:
+            name = _name_of_gradients(self)
+            object.__setattr__(self, "_coordd_name", name)
         local = [index for index, variable in enumerate(variables or ()) if key_of(variable) in self._coordd_local]
-        return _reduce.reduce_gradients(gradients, options, self._coordd_name, variables, local,
-                                        self._coordd_factor)
+        return _reduce.reduce_gradients(gradients, options, name, variables, local, self._coordd_factor)
 
 
 class _Copied(Distributed):
