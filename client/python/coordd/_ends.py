@@ -9,6 +9,7 @@ waits for that.
 import contextlib
 import ctypes
 import os
+import re
 import sys
 import threading
 import traceback
@@ -70,7 +71,7 @@ def _tell(error: BaseException) -> None:
 def describe(kind, value, trace) -> str:
     """One line."""
     try:
-        text = " ".join("".join(traceback.format_exception_only(kind, value)).split())
+        text = without_repeats(" ".join("".join(traceback.format_exception_only(kind, value)).split()))
     except Exception:  # of its own __str__, say
         text = getattr(kind, "__name__", "an error")
     if trace is None:
@@ -84,6 +85,11 @@ def describe(kind, value, trace) -> str:
         trace = trace.tb_next
     code = last.tb_frame.f_code
     return f"{text} ({os.path.basename(code.co_filename)}, line {last.tb_lineno}, in {code.co_name})"
+
+
+def without_repeats(text: str) -> str:
+    """JAX begins with "Error dispatching computation: " as often as programs have waited for what has failed."""
+    return re.sub(r"(\b[^:]{4,80}: )\1+", r"\1", text)
 
 
 def unwinding() -> Optional[BaseException]:

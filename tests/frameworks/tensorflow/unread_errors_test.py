@@ -1,15 +1,19 @@
 """A rank is lost while JAX computes what nobody reads: programs learn of it all the same, and only once."""
 
 import importlib.util
+import os
 import re
 import sys
 import unittest
 
-from programs_test import ProgramTest
+from programs_test import ROOT, ProgramTest
 
 if importlib.util.find_spec("jax") is None:
     print(f"SKIPPED: {sys.executable} has no jax; tools/test-frameworks --tensorflow makes an environment that has it", file=sys.stderr)
     sys.exit(77)
+
+sys.path.insert(0, os.path.join(ROOT, "client", "python"))
+from coordd import _ends  # noqa: E402
 
 # The product keeps JAX busy, so that step() returns before coordd has been called.
 UNREAD = """
@@ -96,6 +100,11 @@ class UnreadErrors(ProgramTest):
         self.assertEqual((said.count("was lost"), said.count("came to its end")), (1, 1), said)
         said, status = self.run_survivor(UNREAD, "uncaught")
         self.assertEqual((status, said.count("Traceback"), said.count("was lost")), (1, 1, 1), said)
+
+    def test_what_has_waited_for_it_is_not_told_one_by_one(self):
+        error = RuntimeError("INTERNAL: " + 9 * "Error dispatching computation: " + "tensor a: a: a: lost")
+        self.assertEqual(_ends.describe(RuntimeError, error, None),
+                         "RuntimeError: INTERNAL: Error dispatching computation: tensor a: a: a: lost")
 
     def test_fit_raises_it(self):
         said, status = self.run_survivor(UNREAD_FIT, KERAS_BACKEND="jax")

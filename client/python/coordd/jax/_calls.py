@@ -210,9 +210,12 @@ _exchange.defvjp(lambda how, array: (_exchange(how, array), None), _exchange_bac
 
 def _exchanged(kind: int, what: str, tensor, name, op: int, root_rank: int, process_set: ProcessSet):
     number, size = _arguments.set_number(process_set), process_set.size() or 1
+    if isinstance(tensor, (dict, tuple)) or tensor is None:
+        raise InvalidArgumentError(f"{what}: expected an array, found {type(tensor).__name__}; jax.tree.map() calls it for each array of "
+                                   "a tree", "INVALID_ARGUMENT")
     shape = jnp.shape(tensor)
     if kind != _BROADCAST and not shape:
-        raise InvalidArgumentError(f"{what}: expected an array of at least one dimension", "INVALID_ARGUMENT")
+        raise InvalidArgumentError(f"{what}: expected an array of at least one dimension, found a scalar", "INVALID_ARGUMENT")
     if kind in (_REDUCESCATTER, _ALLTOALL) and shape[0] % size:
         raise InvalidArgumentError(f"{what}: {shape[0]} rows, expected a multiple of {size} ranks", "INVALID_ARGUMENT")
     return _finish(lambda full, arrays: _exchange((kind, full, op, root_rank, number, size), *arrays), name, what, [tensor])
@@ -223,9 +226,12 @@ def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = glob
     return _exchanged(_ALLGATHER, "allgather", tensor, name, 1, 0, process_set)
 
 
-def broadcast(tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set):
-    """The root's array. Differentiable."""
-    return _exchanged(_BROADCAST, "broadcast", tensor, name, 1, root_rank, process_set)
+def broadcast(tree: Any, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The root's array, or every array of the root's tree, such as the parameters of a model. Differentiable."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    names = [name] if len(leaves) == 1 else [None if name is None else f"{name}.{index}" for index in range(len(leaves))]
+    return jax.tree_util.tree_unflatten(structure, [
+        _exchanged(_BROADCAST, "broadcast", leaf, own, 1, root_rank, process_set) for leaf, own in zip(leaves, names)])
 
 
 def alltoall(tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set):

@@ -48,7 +48,7 @@ def _finish() -> None:
         text = str(error)
         _forget()
         if _notes and text not in known and _OURS.search(text):
-            code, separator, rest = text.partition(": ")
+            code, separator, rest = _ends.without_repeats(text).partition(": ")
             raise HorovodInternalError(f"a collective has failed whose result the program did not ask for: {rest}",
                                        code if separator else "UNKNOWN") from None
 
