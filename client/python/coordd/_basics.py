@@ -7,6 +7,7 @@ import atexit
 import functools
 import json
 import os
+import sys
 import threading
 import warnings
 from typing import Any, Callable, Dict, Optional
@@ -39,7 +40,8 @@ _START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-
 
 def before_end(call) -> None:
     """Has `call()` called by shutdown(), and at the end of the program, before the worker says goodbye, for what a framework has been
-    given and not executed yet; not where the program ends by an error."""
+    given and not executed yet; not where the program ends by an error. HorovodInternalError of it: some of that has failed, and the
+    program does not know; shutdown() raises it, and a program that ends without ends with status 1."""
     state.before_end.append(call)
 
 
@@ -149,7 +151,12 @@ def shutdown() -> None:
 def _shutdown_at_exit() -> None:
     """With which status is not known yet."""
     state.exits = True
-    _finish()
+    try:
+        _finish()
+    except HorovodInternalError as error:
+        print(f"coordd: {error}", file=sys.stderr, flush=True)
+        tell_failure(str(error))
+        _ends.end_with_failure()
     with state.lock:
         if state.worker is None:
             return

@@ -7,7 +7,9 @@ waits for that.
 """
 
 import contextlib
+import ctypes
 import os
+import re
 import sys
 import threading
 import traceback
@@ -69,7 +71,7 @@ def _tell(error: BaseException) -> None:
 def describe(kind, value, trace) -> str:
     """One line."""
     try:
-        text = " ".join("".join(traceback.format_exception_only(kind, value)).split())
+        text = without_repeats(" ".join("".join(traceback.format_exception_only(kind, value)).split()))
     except Exception:  # of its own __str__, say
         text = getattr(kind, "__name__", "an error")
     if trace is None:
@@ -83,6 +85,11 @@ def describe(kind, value, trace) -> str:
         trace = trace.tb_next
     code = last.tb_frame.f_code
     return f"{text} ({os.path.basename(code.co_filename)}, line {last.tb_lineno}, in {code.co_name})"
+
+
+def without_repeats(text: str) -> str:
+    """JAX begins with "Error dispatching computation: " as often as programs have waited for what has failed."""
+    return re.sub(r"(\b[^:]{4,80}: )\1+", r"\1", text)
 
 
 def unwinding() -> Optional[BaseException]:
@@ -123,6 +130,23 @@ def say_goodbye_in_exit(say: Callable[[], None]) -> None:
         end(status)
 
     os._exit = say_goodbye_and_end  # type: ignore[assignment]
+
+
+def end_with_failure() -> None:
+    """The interpreter exits, and has not been told yet that the program has failed: the process ends with status 1, once everything else
+    is done. Not where sys.exit() was given another status than 0 (note_exits)."""
+    if asked_to_fail():
+        return
+    end, own = os._exit, os.getpid()
+
+    def end_with_another_status(status):
+        end(1 if status == 0 and os.getpid() == own else status)
+
+    os._exit = end_with_another_status  # type: ignore[assignment]
+    # The interpreter has a status for the process already. C's exit() calls these last of all it knows, the newest first.
+    process = ctypes.CDLL(None)
+    for function, argument in ((process._exit, 1), (process.fflush, None)):
+        getattr(process, "__cxa_atexit")(function, ctypes.c_void_p(argument), None)
 
 
 def _ends_the_program() -> bool:

@@ -12,7 +12,7 @@ import time
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
-from coordd import _library, _own_process
+from coordd import _factors, _library, _own_process
 from coordd._library import STATUS, STATUS_NAMES
 from coordd._names import wire_name
 from coordd._prepared_store import MAX_PREPARED
@@ -343,9 +343,7 @@ def call_options(process_set: int, prescale_factor: float, postscale_factor: flo
         return _options[key][1]
     except KeyError:
         pass
-    if prescale_factor == 0 or postscale_factor == 0:
-        raise InvalidArgumentError("prescale_factor and postscale_factor must not be 0: the result would be nothing but "
-                                   "zeros", "INVALID_ARGUMENT")
+    _factors.check_factors(prescale_factor, postscale_factor)
     structure = _library.initialised(_library.CallOptions())
     structure.process_set = process_set
     structure.prescale_factor = prescale_factor

@@ -1,9 +1,12 @@
 """model.fit() with coordd.keras: callbacks, saved models, local layers."""
 
 import contextlib
+import copy
 import io
 import os
+import pickle
 import tempfile
+import warnings
 
 import keras
 import numpy
@@ -78,6 +81,19 @@ def check_metrics_are_averaged():
                                              hvd.callbacks.MetricAverageCallback()])
     own, averaged = float(seen["loss"]), model.history.history["loss"][0]
     assert abs(numpy.mean(hvd.allgather_object(own)) - averaged) < 1e-6 and same_everywhere([averaged])
+
+
+@on_sizes(2, 3)
+def check_metrics_that_differ_are_named():
+    """Ranks trace other functions then, whose gradients have the same names all the same."""
+    own = [["mae"], ["mse"], ["mse"]][hvd.rank()]
+    for metrics, found in ((own if hvd.rank() == 0 else [], "has shape"), (own, "as many, but others")):
+        model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", metrics=metrics)
+        x, _ = data()
+        said = expect_error(hvd.HorovodInternalError, found,
+                            lambda: model.fit(x, x[:, 0], verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()]))  # noqa: B023
+        assert f"this rank's metrics of the epoch are {', '.join(['loss', *metrics])}: all ranks need the same" in said, said
 
 
 def said_about_weights(model, *callbacks):
@@ -173,6 +189,76 @@ def check_saved_models():
     assert all(numpy.array_equal(one, other) for one, other in zip(slots, map(numpy.array, loaded.optimizer.variables)))
     loaded.fit(*data(), batch_size=16, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     assert int(loaded.optimizer.iterations) == 8 and same_everywhere(loaded.get_weights())
+
+
+def optimizers_that_are_copied():
+    """(one, a copy of it) in each way."""
+    for make in (keras.optimizers.Adam, lambda rate: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))):
+        for copied in (copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+            optimizer = hvd.DistributedOptimizer(make(0.1), op=hvd.Sum)
+            optimizer.build([keras.Variable([1.0])])
+            yield optimizer, copied(optimizer)
+
+
+def check_copies_of_optimizers_are_distributed():
+    for optimizer, copied in optimizers_that_are_copied():
+        assert copied is not optimizer and type(copied) is type(optimizer)
+        assert copied._coordd_options == optimizer._coordd_options and copied.get_config() == optimizer.get_config()
+        # Keras leaves the slots behind, so that the copy serves another model.
+        model = model_of(1, copied)
+        model.fit(*data(), batch_size=16, verbose=0)
+        assert same_everywhere(model.get_weights())
+    model = model_of(1, copy.deepcopy(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1))))
+    if hvd.rank() == 0:  # a copy on one rank alone, as for a file, has no effect on the names of the others
+        copy.deepcopy(model.optimizer)
+    model.fit(*data(), batch_size=16, verbose=0)
+    assert same_everywhere(model.get_weights())
+
+
+def check_what_a_copy_would_not_have():
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), groups=[[keras.Variable(1.0)]])
+    optimizer.register_local_var(keras.Variable(1.0))
+    expect_error(NotImplementedError, "with variables of register_local_var() and groups of variables", lambda: copy.copy(optimizer))
+    own = hvd.add_process_set([0])
+    expect_error(NotImplementedError, "with a process set, which a copy would not have",
+                 lambda: pickle.dumps(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=own)))
+    hvd.remove_process_set(own)
+
+
+class OwnStep(keras.Model):
+    def train_step(self, *arguments):
+        return super().train_step(*arguments)
+
+
+def check_plain_optimizers_are_told():
+    model = model_of(1)
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        loaded = {"keras": keras.models.load_model(path), "ours": hvd.load_model(path)}
+    inputs = keras.Input((5,))
+    loaded["own step"] = OwnStep(inputs, keras.layers.Dense(3)(inputs))
+    loaded["own step"].compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for what, one in loaded.items():
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            one.fit(*data(), verbose=0, callbacks=[start])
+        is_told = what == "keras" and hvd.size() > 1 and hvd.rank() == 0
+        assert said.getvalue().count("Adam is no distributed optimizer, so that each rank trains by itself") == is_told, said.getvalue()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        type(model.optimizer).from_config(model.optimizer.get_config())
+    assert ["Adam.from_config() makes a plain optimizer" in str(one.message) for one in caught] == [True], caught
+
+
+def check_saved_models_with_a_layer_of_ours():
+    model = keras.Sequential([keras.layers.Input((5,)), coordd.tensorflow.SyncBatchNormalization(), keras.layers.Dense(3)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        for load in (hvd.load_model, keras.models.load_model):
+            assert type(load(path).layers[0]) is coordd.tensorflow.SyncBatchNormalization
 
 
 @keras.saving.register_keras_serializable("of_a_program")

@@ -119,6 +119,23 @@ def check_several_without_names_in_branches_and_loops():
     expect(step(tf.fill([2], own())), tf.fill([2], 3 * total()))
 
 
+def check_a_function_that_one_rank_traces_twice():
+    """Since it makes a variable there. What is inside of it counts for itself."""
+    made = []
+
+    @tf.function
+    def inner(x):
+        if hvd.rank() == 0 and not made:
+            made.append(tf.Variable(1.0))
+        return hvd.allreduce(x, op=hvd.Sum) + (made[0] - made[0] if made else 0.0)
+
+    @tf.function
+    def step(x):
+        return inner(x) + hvd.allreduce(x, op=hvd.Sum) + inner(tf.tile(2 * x, [3]))[:2]
+
+    expect(step(tf.fill([2], own())), tf.fill([2], 4 * total()))
+
+
 def check_the_rank_is_asked_when_the_function_runs():
     @tf.function
     def step():

@@ -219,6 +219,8 @@ def check_what_is_refused():
     expect_error(ValueError, "average", lambda: hvd.allreduce(tf.ones([1]), average=True, op=hvd.Sum))
     expect_error(NotImplementedError, "Adasum", lambda: hvd.allreduce(tf.ones([1]), op=hvd.Adasum))
     expect_error(ValueError, "must not be 0", lambda: hvd.allreduce(tf.ones([1]), prescale_factor=0))
+    expect_error(ValueError, "prescale_factor is 1.0, postscale_factor nan: expected numbers",
+                 lambda: hvd.allreduce(tf.ones([1]), postscale_factor=float("nan")))
 
 
 @on_sizes(2, 3, 4)

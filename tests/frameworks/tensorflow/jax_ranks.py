@@ -53,6 +53,17 @@ def check_trees():
     expect(found["b"][1], 2.0 * SIZE)
 
 
+def check_trees_of_the_root():
+    started = {"w": jnp.full((2,), RANK + 1.0), "b": [jnp.float32(RANK), jnp.arange(2) + RANK], "none": None}
+    for wrap, name in ((lambda call: call, None), (jax.jit, "start")):
+        found = wrap(lambda tree: hvd.broadcast(tree, SIZE - 1, name=name))(started)  # noqa: B023
+        expect(found["w"], numpy.full(2, SIZE))
+        expect(found["b"][0], SIZE - 1)
+        expect(found["b"][1], numpy.arange(2) + SIZE - 1)
+        assert found["none"] is None
+    expect_error("allgather: expected an array, found dict; jax.tree.map()", lambda: hvd.allgather(started))
+
+
 def check_exchanges():
     for wrap in (lambda call: call, jax.jit):
         expect(wrap(lambda x: hvd.allgather(x, name="g"))(jnp.full((2, 3), float(RANK))),
@@ -112,6 +123,17 @@ def check_other_orders():
 
     for i, one in enumerate(step(jnp.ones(1000))):
         expect(one, numpy.full(1000, i * SIZE))
+
+
+def check_forward_mode_is_refused():
+    x = jnp.arange(SIZE * 1.0)
+    for what, call in (("allreduce", lambda x: hvd.allreduce(x, name="fr")), ("allgather", lambda x: hvd.allgather(x, name="fg"))):
+        named = f"{what} in JAX's forward mode"
+        expect_error(named, lambda: jax.jvp(call, (x,), (x,)))  # noqa: B023
+        expect_error(named, lambda: jax.jacfwd(call)(x))  # noqa: B023
+        # JAX finds it later, behind the call of the collective.
+        expect_error("forward-mode", lambda: jax.linearize(call, x)[1](x))  # noqa: B023
+        expect_error("forward-mode", lambda: jax.jit(lambda x: jax.jvp(call, (x,), (x,)))(x))  # noqa: B023
 
 
 def check_errors():

@@ -3,6 +3,7 @@
     import coordd.jax as hvd
 
     hvd.init()
+    params = hvd.broadcast(params, root_rank=0)                    # any tree of arrays: all ranks start alike
     gradients = hvd.allreduce(gradients, name="gradients")        # any tree of arrays, in one call
 
 Inside jax.jit and jax.grad give names: ranks agree by name, and a name that is counted is the same on all ranks only if they trace

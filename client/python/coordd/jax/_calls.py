@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy
 
-from coordd import _arguments, _basics, _beside, _library
+from coordd import _arguments, _basics, _beside, _factors, _library
 from coordd._basics import Average, Sum
 from coordd._names import wire_name
-from coordd.exceptions import InvalidArgumentError
+from coordd.exceptions import InvalidArgumentError, UnsupportedError
+from coordd.jax import _unread  # noqa: F401 asks at the end of the program
 from coordd.process_sets import ProcessSet, global_process_set
 
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER = range(5)  # Kind of client/tensorflow/kernel.h
@@ -33,13 +34,6 @@ def _take_worker() -> None:
 def _drop_worker() -> None:
     if not _basics.is_initialized():
         _own.coordd_tensorflow_set_worker(None)
-
-
-def _finish_what_was_called() -> None:
-    """JAX returns before it has computed: what other ranks wait for may still be before this one. An error of it is raised where the
-    program asks for the result."""
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        jax.effects_barrier()
 
 
 def _opened() -> ctypes.CDLL:
@@ -78,7 +72,6 @@ def _check_gpu() -> None:
 
 _own = _opened()
 _basics.on_start(_take_worker)
-_basics.before_end(_finish_what_was_called)
 _basics.on_end(_drop_worker)
 
 
@@ -107,13 +100,27 @@ def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1,
         postscale_factor=numpy.float64(postscale)))
 
 
+@contextlib.contextmanager
+def _forward_mode_named(kind: str):
+    """JAX refuses it for whatever has a gradient of its own, and does not say for what."""
+    try:
+        yield
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        raise UnsupportedError(f"{kind} in JAX's forward mode (jax.jvp, jax.jacfwd, jax.linearize, jax.hessian), expected reverse mode "
+                               "(jax.grad, jax.vjp, jax.jacrev)", "UNIMPLEMENTED") from None
+
+
 def _finish(function, name: Optional[str], kind: str, arrays: Sequence):
     """function(name, arrays); without a name outside of jit it waits, so that one name for each kind serves."""
     arrays = [jnp.asarray(array) for array in arrays]
     if name is not None:
-        return function(name, arrays)
+        with _forward_mode_named(kind):
+            return function(name, arrays)
     if any(isinstance(array, jax.core.Tracer) for array in arrays):
-        return function(f"jax.{kind}.{next(_traced)}", arrays)
+        with _forward_mode_named(kind):
+            return function(f"jax.{kind}.{next(_traced)}", arrays)
     return jax.block_until_ready(function(f"jax.{kind}", arrays))
 
 
@@ -146,9 +153,7 @@ def grouped_allreduce(tensors: Sequence, name: Optional[str] = None, op: int = A
     """The reductions of several arrays, of any shapes and dtypes, in one call. `op`: Average, Sum, Min, Max or Product. Differentiable:
     the gradient is the same reduction of the gradients."""
     native, number = _basics.native_op(op), _arguments.set_number(process_set)
-    if prescale_factor == 0 or postscale_factor == 0:
-        raise InvalidArgumentError("prescale_factor and postscale_factor must not be 0: the result would be nothing but zeros",
-                                   "INVALID_ARGUMENT")
+    _factors.check_factors(prescale_factor, postscale_factor)
     if len(tensors) == 0:
         raise InvalidArgumentError("grouped_allreduce: a group needs at least one tensor", "INVALID_ARGUMENT")
     return list(_finish(lambda full, arrays: _reduce((full, native, prescale_factor, postscale_factor, number), *arrays), name,
@@ -205,9 +210,12 @@ _exchange.defvjp(lambda how, array: (_exchange(how, array), None), _exchange_bac
 
 def _exchanged(kind: int, what: str, tensor, name, op: int, root_rank: int, process_set: ProcessSet):
     number, size = _arguments.set_number(process_set), process_set.size() or 1
+    if isinstance(tensor, (dict, tuple)) or tensor is None:
+        raise InvalidArgumentError(f"{what}: expected an array, found {type(tensor).__name__}; jax.tree.map() calls it for each array of "
+                                   "a tree", "INVALID_ARGUMENT")
     shape = jnp.shape(tensor)
     if kind != _BROADCAST and not shape:
-        raise InvalidArgumentError(f"{what}: expected an array of at least one dimension", "INVALID_ARGUMENT")
+        raise InvalidArgumentError(f"{what}: expected an array of at least one dimension, found a scalar", "INVALID_ARGUMENT")
     if kind in (_REDUCESCATTER, _ALLTOALL) and shape[0] % size:
         raise InvalidArgumentError(f"{what}: {shape[0]} rows, expected a multiple of {size} ranks", "INVALID_ARGUMENT")
     return _finish(lambda full, arrays: _exchange((kind, full, op, root_rank, number, size), *arrays), name, what, [tensor])
@@ -218,9 +226,12 @@ def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = glob
     return _exchanged(_ALLGATHER, "allgather", tensor, name, 1, 0, process_set)
 
 
-def broadcast(tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set):
-    """The root's array. Differentiable."""
-    return _exchanged(_BROADCAST, "broadcast", tensor, name, 1, root_rank, process_set)
+def broadcast(tree: Any, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The root's array, or every array of the root's tree, such as the parameters of a model. Differentiable."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    names = [name] if len(leaves) == 1 else [None if name is None else f"{name}.{index}" for index in range(len(leaves))]
+    return jax.tree_util.tree_unflatten(structure, [
+        _exchanged(_BROADCAST, "broadcast", leaf, own, 1, root_rank, process_set) for leaf, own in zip(leaves, names)])
 
 
 def alltoall(tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set):

@@ -1,6 +1,6 @@
 """Gradients of a step become those of all ranks, on whatever backend Keras has. Everything else in coordd.keras is the same for all."""
 
-from typing import Any, List, Sequence, Tuple, Type
+from typing import Any, List, NamedTuple, Sequence, Tuple, Type
 
 from coordd import _basics
 from coordd._arguments import check_optimizer
@@ -9,6 +9,13 @@ from coordd.exceptions import UnsupportedError
 from coordd.keras._which import BACKEND, keras
 
 ERRORS: Tuple[Type[BaseException], ...] = ()  # that a backend's runtime makes of what an op of ours has said
+
+
+def wait_for(values: Sequence) -> None:
+    """On a backend that returns before it has computed: an error of that is raised here."""
+    if BACKEND == "jax":
+        jax.block_until_ready(list(values))
+
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -68,13 +75,12 @@ def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor,
     return _Options(compression, op, float(gradient_predivide_factor), process_set, bool(scale_local_gradients))
 
 
-class _Options:
-    def __init__(self, compression, op, gradient_predivide_factor, process_set, scale_local_gradients):
-        self.compression = compression
-        self.op = op
-        self.gradient_predivide_factor = gradient_predivide_factor
-        self.process_set = process_set
-        self.scale_local_gradients = scale_local_gradients
+class _Options(NamedTuple):
+    compression: Any
+    op: int
+    gradient_predivide_factor: float
+    process_set: Any
+    scale_local_gradients: bool
 
 
 def is_mixed_float16() -> bool:

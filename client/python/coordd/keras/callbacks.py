@@ -1,12 +1,13 @@
 """Callbacks for fit(), with Horovod's names and arguments."""
 
 import sys
+import zlib
 from typing import Any, Callable, List, Optional, Union
 
 import numpy
 
 from coordd import _arrays, _basics
-from coordd.exceptions import InvalidArgumentError
+from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.keras import _alike, _reduce
 from coordd.keras._which import LEGACY, keras
 from coordd.keras.functions import broadcast_variables, variables_of
@@ -29,6 +30,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None) -> None:
         _refuse_wrapped(self.model.optimizer)
+        _warn_of_plain(self.model)
         _alike.leave_out(self.model, self._local)
         if not self._done and self.model.built:
             self._broadcast()
@@ -56,6 +58,17 @@ def _is_random_state(variable) -> bool:
     return "seed_generator" in (getattr(variable, "path", "") or "")
 
 
+def _warn_of_plain(model) -> None:
+    """Of a model that was loaded, cloned or copied by Keras alone, for instance. One with a train_step() of its own may reduce there."""
+    optimizer = model.optimizer
+    is_keras_own = type(model).train_step.__module__.startswith(keras.__name__ + ".")
+    if isinstance(optimizer, Distributed) or not is_keras_own or _basics.size() == 1 or _basics.rank() != 0:
+        return
+    print(f"coordd: {type(optimizer).__name__} is no distributed optimizer, so that each rank trains by itself: expected compile() with "
+          "DistributedOptimizer(), or coordd.keras.load_model(); what Keras loads, clones or makes of a configuration has a plain one",
+          file=sys.stderr, flush=True)
+
+
 def _refuse_wrapped(optimizer) -> None:
     inner = getattr(optimizer, "inner_optimizer", None)
     if isinstance(inner, Distributed) and not isinstance(optimizer, Distributed):
@@ -75,8 +88,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None) -> None:
         names = sorted(name for name, value in (logs or {}).items() if numpy.ndim(value) == 0)  # the same order on all ranks
         if names and logs is not None:
-            own = [float(logs[name]) for name in names] + _alike.digest(self.model)
-            mean = _arrays.allreduce("keras.metrics", numpy.array(own), _basics.Average)
+            mean = _mean_of(names, [float(logs[name]) for name in names] + _alike.digest(self.model))
             logs.update(zip(names, map(float, mean)))
             self._warn(epoch, mean[len(names):])
 
@@ -87,6 +99,21 @@ class MetricAverageCallback(keras.callbacks.Callback):
         print(f"coordd: after epoch {epoch + 1} the ranks' weights differ, so that each trains another model: expected the callback "
               "BroadcastGlobalVariablesCallback(0), with which all start alike, and an optimizer of DistributedOptimizer(), with which "
               "they stay so", file=sys.stderr, flush=True)
+
+
+def _mean_of(names: List[str], values: List[float]) -> List[float]:
+    """Of all ranks' values, which have the same names."""
+    which = zlib.crc32("\n".join(names).encode())  # a number that is its own mean where all have it
+    told = f"this rank's metrics of the epoch are {', '.join(names)}: all ranks need the same"
+    try:
+        *mean, found = _arrays.allreduce("keras.metrics", numpy.array([*values, float(which)]), _basics.Average)
+    except HorovodInternalError as error:
+        if error.code != "INVALID_ARGUMENT":
+            raise
+        raise HorovodInternalError(f"{error}; {told}", error.code, error.rank, error.tensor, error.generation) from None
+    if found != which:
+        raise HorovodInternalError(f"tensor keras.metrics: the ranks' metrics are as many, but others; {told}", "INVALID_ARGUMENT")
+    return mean
 
 
 def _learning_rate(optimizer) -> float:

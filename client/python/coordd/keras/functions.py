@@ -101,6 +101,8 @@ def load_model(filepath, custom_optimizers=None, custom_objects=None, compressio
     if legacy_opts:
         raise UnsupportedError("legacy_opts: Keras 3 has no legacy optimizers", "UNIMPLEMENTED")
     known = {one.__name__: one for one in custom_optimizers or ()}
+    if BACKEND == "tensorflow":
+        from coordd.tensorflow import sync_batch_norm  # noqa: F401 makes its layer known
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not isinstance(optimizer, Distributed):

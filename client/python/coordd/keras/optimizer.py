@@ -5,7 +5,8 @@
     model.fit(x, y, callbacks=[coordd.keras.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 The optimizer stays the object that it was, with its slots and iterations; its class is a subclass of its own under the same name, so that
-a saved model loads with plain Keras.
+a saved model loads with plain Keras. A copy of it (copy, pickle) is a distributed one; what Keras makes of a configuration or a file is a
+plain one, of which BroadcastGlobalVariablesCallback tells.
 
 Where gradients are reduced: behind their accumulation and before they are clipped, so once for each update. An optimizer that scales the
 loss decides by the gradients whether there is an update at all; there they are reduced before that, so that an infinity on one rank is
@@ -13,11 +14,13 @@ seen by all.
 """
 
 import functools
+import warnings
 from typing import Any, List, Optional
 
+from coordd import _ends
 from coordd._basics import Average
 from coordd._made import name_of_new
-from coordd.exceptions import InvalidArgumentError
+from coordd.exceptions import InvalidArgumentError, UnsupportedError
 from coordd.keras import _reduce
 from coordd.keras._accumulated import Accumulated
 from coordd.keras._reduce import Compression, key_of
@@ -33,27 +36,61 @@ class Distributed:
     _coordd_options: Any
     _coordd_local: Any
     _coordd_factor: float
-    _coordd_name: str  # of its gradients
+    _coordd_name: Optional[str]  # of its gradients; None: of a copy that has had none
 
     @classmethod
     def from_config(cls, *arguments, **more):
-        """A plain optimizer: how gradients travel is no part of a configuration."""
+        """A plain optimizer, which is said: how gradients travel is no part of a configuration."""
+        warnings.warn(f"{cls.__name__}.from_config() makes a plain optimizer, with which each rank trains by itself: give it to "
+                      "DistributedOptimizer(), or use copy.deepcopy() instead", RuntimeWarning, stacklevel=2)
         return cls.__bases__[1].from_config(*arguments, **more)  # type: ignore[attr-defined]
 
     def register_local_var(self, variable) -> None:
         """The gradient of this variable stays this rank's own."""
         self._coordd_local.add(key_of(variable))
 
+    def finalize_variable_values(self, var_list) -> None:
+        """fit() calls it at its end, where JAX may not have computed the last steps: an error of theirs belongs to fit()."""
+        super().finalize_variable_values(var_list)  # type: ignore[misc]
+        if _ends.unwinding() is None:
+            _reduce.wait_for([variable.value for variable in var_list])
+
     def _coordd_reduced(self, gradients, variables) -> List:
         options = self._coordd_options
         if options.process_set.included() is False:
             return list(gradients)
+        name = self._coordd_name
+        if name is None:
+            name = _name_of_gradients(self)
+            object.__setattr__(self, "_coordd_name", name)
         local = [index for index, variable in enumerate(variables or ()) if key_of(variable) in self._coordd_local]
-        return _reduce.reduce_gradients(gradients, options, self._coordd_name, variables, local,
-                                        self._coordd_factor)
+        return _reduce.reduce_gradients(gradients, options, name, variables, local, self._coordd_factor)
 
 
-class _Plain(Distributed):
+class _Copied(Distributed):
+    """Of Keras 3, whose optimizers are copied and pickled as a file that Keras reads again, into a plain optimizer."""
+
+    def __reduce_ex__(self, protocol):
+        base = type(self).__bases__[1]
+        reduced = super().__reduce_ex__(protocol)
+        if not hasattr(base, "_unpickle_model"):
+            return reduced
+        options = self._coordd_options
+        own = [text for text, is_so in (("variables of register_local_var()", bool(self._coordd_local)),
+                                        ("a process set", options.process_set is not global_process_set),
+                                        ("groups of variables", isinstance(getattr(options, "groups", None), (list, tuple)))) if is_so]
+        if own:
+            raise UnsupportedError(f"a copy of a DistributedOptimizer with {' and '.join(own)}, which a copy would not have: make another "
+                                   "one with DistributedOptimizer()", "UNIMPLEMENTED")
+        return _copy_of, (base._unpickle_model, reduced[1], options._replace(process_set=None), self._coordd_factor)
+
+
+def _copy_of(unpickle, arguments, options, factor: float):
+    """Named when it is first used: a rank may make a copy that the others do not make."""
+    return _distribute(unpickle(*arguments), options._replace(process_set=global_process_set), factor, None, None)
+
+
+class _Plain(_Copied):
     """Of Keras 3. Its own methods call _clip_gradients() with what has been accumulated."""
 
     _coordd_variables: Any = None
@@ -89,7 +126,7 @@ class _Plain(Distributed):
         return super()._clip_gradients(reduced)  # type: ignore[misc]
 
 
-class _LossScale(Distributed):
+class _LossScale(_Copied):
     """Of Keras 3, around another optimizer. Keras calls apply() on TensorFlow and torch, and stateless_apply() on JAX."""
 
     def apply(self, grads, trainable_variables=None):
@@ -164,9 +201,16 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
     if _reduce.is_mixed_float16() and not isinstance(optimizer, loss_scale):
         # compile() would wrap ours, which would then be called on those ranks only whose own gradients are finite: a hang.
         optimizer = loss_scale(optimizer)
+    return _distribute(optimizer, options, factor, _name_of_gradients(optimizer), accumulated)
+
+
+def _name_of_gradients(optimizer) -> str:
+    return name_of_new(type(optimizer).__name__) + ".gradients"
+
+
+def _distribute(optimizer, options, factor: float, name: Optional[str], accumulated: Optional[Accumulated]):
     for attribute, value in (("_coordd_options", options), ("_coordd_local", set()), ("_coordd_factor", factor),
-                             ("_coordd_name", name_of_new(type(optimizer).__name__) + ".gradients"),
-                             ("_coordd_accumulated", accumulated),
+                             ("_coordd_name", name), ("_coordd_accumulated", accumulated),
                              ("__class__", _distributed_class(type(optimizer)))):  # type: ignore[arg-type]
         object.__setattr__(optimizer, attribute, value)  # Keras tracks what is set the usual way
     return optimizer

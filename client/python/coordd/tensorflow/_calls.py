@@ -8,11 +8,11 @@ from typing import List, Optional, Sequence
 
 import tensorflow as tf
 
-from coordd import _arguments, _library
+from coordd import _arguments, _factors, _library
 from coordd._names import wire_name
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
 from coordd.process_sets import ProcessSet
-from coordd.tensorflow import _framework, _ops
+from coordd.tensorflow import _framework, _ops, _transforms  # noqa: F401 the last makes itself known
 
 _MOST_BYTES = 480  # of a name: members of a group have a number behind it
 _NATIVE_SUM, _NATIVE_AVERAGE = 1, 2
@@ -24,9 +24,7 @@ class Reduction:
     __slots__ = ("op", "prescale_factor", "postscale_factor", "process_set")
 
     def __init__(self, op: int, prescale_factor: float, postscale_factor: float, process_set: ProcessSet):
-        if prescale_factor == 0 or postscale_factor == 0:
-            raise InvalidArgumentError("prescale_factor and postscale_factor must not be 0: the result would be nothing but "
-                                       "zeros", "INVALID_ARGUMENT")
+        _factors.check_factors(prescale_factor, postscale_factor)
         self.op = op
         self.prescale_factor = float(prescale_factor)
         self.postscale_factor = float(postscale_factor)

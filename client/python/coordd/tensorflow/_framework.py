@@ -1,5 +1,6 @@
 """What is needed of TensorFlow beside its public interface, each thing with a sentence for the day on which it is not there."""
 
+import re
 import weakref
 
 import tensorflow as tf
@@ -51,14 +52,51 @@ _taken: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # names by gr
 
 
 def unique_name(base: str) -> str:
-    """A name that nothing else in the tf.function that is being traced has, the same on all ranks that trace the same program."""
-    graph = tf.compat.v1.get_default_graph()
-    while getattr(graph, "outer_graph", None) is not None and hasattr(graph.outer_graph, "outer_graph"):
-        graph = graph.outer_graph  # of a branch or a loop: the function's own
-    function = getattr(graph, "name", None)
+    """A name that nothing else in the tf.function that is being traced has, the same on all ranks that trace the same program. A function
+    inside of another one counts for itself: TensorFlow traces it once more where it has made variables, in which ranks may differ."""
+    graph = _function_of(tf.compat.v1.get_default_graph())
     # Not graph.unique_name(): it puts scopes in front, whose names Keras counts since the process began.
     taken = _taken.setdefault(graph, {})
     number = taken.get(base, 0)
     taken[base] = number + 1
-    name = base if number == 0 else f"{base}_{number}"
-    return f"{function}.{name}" if function else name
+    around = [graph]
+    while _outside(around[0]) is not None:
+        around.insert(0, _outside(around[0]))
+    names = [_name_inside(around[0], one) if one is not around[0] else getattr(one, "name", None) for one in around]
+    return ".".join([*filter(None, names), base if number == 0 else f"{base}_{number}"])
+
+
+_COUNTED = re.compile(r"_\d+$")  # by the process, of some functions that TensorFlow makes
+_kinds: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # signatures of the functions inside of a function, by their name
+
+
+def _name_inside(root, graph) -> str:
+    """Of a function inside of another one: its own, and a number for each signature but the first."""
+    name = _COUNTED.sub("", getattr(graph, "name", None) or "function")
+    kinds = _kinds.setdefault(root, {}).setdefault(name, [])
+    signature = repr(getattr(graph, "structured_input_signature", None))
+    if signature not in kinds:
+        kinds.append(signature)
+    number = kinds.index(signature)
+    return name if number == 0 else f"{name}_{number}"
+
+
+def _outside(graph):
+    """The function around this one, or None."""
+    outer = getattr(graph, "outer_graph", None)
+    return _function_of(outer) if hasattr(outer, "outer_graph") else None
+
+
+def _function_of(graph):
+    """The function whose branch or loop this is."""
+    while isinstance(graph, _control_flow()) and hasattr(graph.outer_graph, "outer_graph"):
+        graph = graph.outer_graph
+    return graph
+
+
+def _control_flow() -> tuple:
+    try:
+        from tensorflow.python.ops import control_flow_v2_func_graphs as graphs
+        return (graphs.CondBranchFuncGraph, graphs.WhileCondFuncGraph, graphs.WhileBodyFuncGraph)
+    except (ImportError, AttributeError):
+        raise _private("control_flow_v2_func_graphs") from None

@@ -6,8 +6,10 @@ and returns new tensors. All but join and barrier are differentiable.
 Names. Ranks agree by name. Without one, an op in eager mode is named after its kind, and an op in a tf.function after the function and
 its place in it, so that all ranks trace the same calls. Ops of one function may run in any order, and in other orders on other ranks;
 under XLA they run in the order of the program, which has to be the same on all ranks: one grouped_allreduce() is the way there.
-What runs one op several times at once ends with AlreadyExistsError, since all have its name: give
-GradientTape.jacobian(experimental_use_pfor=False, parallel_iterations=1), and Dataset.map() no num_parallel_calls. In eager mode
+What runs one op several times at once, such as Dataset.map() with num_parallel_calls, ends with AlreadyExistsError, since all have its
+name. In tf.vectorized_map() and GradientTape.jacobian() the turns of the loop travel together, as one more dimension; all ranks make as
+many. In forward mode (tf.autodiff.ForwardAccumulator) outside of a tf.function that has an allgather or a broadcast in it, their tangents
+are divided by the number of ranks, as gradients of their gradients are: put the accumulator into the function. In eager mode
 TensorFlow keeps about 35 KB for each name for ever: use as many names as there are tensors, not as there are steps.
 
 Errors. tf.errors.FailedPreconditionError: the ranks' arguments disagree, or coordd is not initialised. InvalidArgumentError: a wrong

@@ -11,6 +11,7 @@ from coordd.tensorflow import _framework, mpi_ops
 __all__ = ["SyncBatchNormalization"]
 
 
+@(keras.utils if LEGACY else keras.saving).register_keras_serializable("coordd")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """keras.layers.BatchNormalization whose mean and variance in training are those of all ranks' batches together, which may differ in
     size. Not under XLA where a model has several: a blocking call in each would need one order. `fused` is there for Horovod's sake."""
