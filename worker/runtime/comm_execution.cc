@@ -212,8 +212,8 @@ absl::Status CommExecution::Lateness(const Collective& run, absl::Duration waite
                    " had not come as far within ", absl::FormatDuration(waited))));
 }
 
-// coordd knows nothing of these calls: the first of those who wait says whom the call lacks, long
-// before its timeout, which is half an hour where torch chooses it.
+// For who sees this program's stderr, and not coordd's: the first of those who wait says whom the
+// call lacks, long before its timeout, which is half an hour where torch chooses it.
 template <typename Collective>
 void CommExecution::TellLateness(const Collective& run) {
   late_at_ = absl::InfiniteFuture();

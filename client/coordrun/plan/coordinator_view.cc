@@ -121,9 +121,8 @@ void JoinGroups(const std::string& job, const std::vector<std::string>& launches
     int64_t batches = 0, bytes = 0;
     for (const v1::JobState& one : of_run) {
       whole.MergeFrom(one);  // of what there is one of the last one's, of what there are many all
-      if (one.name() != job) continue;  // what groups reduce without names coordd does not count
-      batches = one.batches_total();
-      bytes = one.bytes_total();
+      batches += one.batches_total();
+      bytes += one.bytes_total();
     }
     whole.set_batches_total(batches);
     whole.set_bytes_total(bytes);

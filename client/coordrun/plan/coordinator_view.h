@@ -14,10 +14,9 @@
 namespace coordd {
 
 // Makes one job of the run's: its own, and those of groups of its workers, which are called after
-// it
-// ("train.group-1f", as torch.distributed's are). Departures are in the order in which these jobs
-// ended; figures are those of its own. A job in which none of `launches` has been is another run's,
-// and stays as it is.
+// it ("train.group-1f", as torch.distributed's are). Departures are in the order in which these
+// jobs ended; figures are sums, since each counts what its own members have moved. A job in which
+// none of `launches` has been is another run's, and stays as it is.
 void JoinGroups(const std::string& job, const std::vector<std::string>& launches,
                 v1::ServerState* state);
 

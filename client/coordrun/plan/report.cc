@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordrun/process/last_words.h"
 #include "common/base/counted.h"
@@ -158,6 +159,15 @@ bool IsKeras2Argument(const std::string& line) {
           absl::StrContains(line, "Trainer.fit() got an unexpected keyword argument"));
 }
 
+// What the worker has said before its end, if that says more: "it exits with status 3" does not.
+std::string WordsBefore(const RunState& state, const RunState::Worker& worker) {
+  const std::string& says = state.failure_says();
+  const bool is_all =
+      worker.end && says == absl::StrReplaceAll(absl::StrCat("it ", worker.end->ToString()),
+                                                {{"exited", "exits"}});
+  return says.empty() || is_all ? "" : absl::StrCat(says, "; ");
+}
+
 }  // namespace
 
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report) {
@@ -169,14 +179,14 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
     const std::string end =
         worker.end ? absl::StrCat(worker.end->ToString(), " after ", Seconds(worker.ran))
                    : "has not ended yet";
-    const std::string& says = state.failure_says();
     if (!report.early_goodbye.empty())
       return absl::StrCat(report.early_goodbye, RankText(options, report, *first),
                           " failed for it: it ", end);
     if (state.lost().empty())
-      return absl::StrCat(RankText(options, report, *first), " failed first: ",
-                          says.empty() ? RefusedText(report, *first) : absl::StrCat(says, "; "),
-                          "it ", end);
+      return absl::StrCat(
+          RankText(options, report, *first), " failed first: ",
+          state.failure_says().empty() ? RefusedText(report, *first) : WordsBefore(state, worker),
+          "it ", end);
     return absl::StrCat(
         RankText(options, report, *first), " ", end,
         options.discovery_script.empty()

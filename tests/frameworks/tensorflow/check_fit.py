@@ -219,6 +219,8 @@ def check_what_a_copy_would_not_have():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), groups=[[keras.Variable(1.0)]])
     optimizer.register_local_var(keras.Variable(1.0))
     expect_error(NotImplementedError, "with variables of register_local_var() and groups of variables", lambda: copy.copy(optimizer))
+    if hvd.size() == 1:
+        return  # that of all ranks is the only one
     own = hvd.add_process_set([0])
     expect_error(NotImplementedError, "with a process set, which a copy would not have",
                  lambda: pickle.dumps(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=own)))

@@ -106,7 +106,7 @@ TEST(JoinGroups, MakesOneJobOfTheRunsInTheOrderInWhichTheyEnded) {
   const v1::JobState& whole = state.jobs(0);
   EXPECT_EQ(whole.name(), "train");
   EXPECT_EQ(whole.phase(), v1::JOB_PHASE_BROKEN);
-  EXPECT_EQ(whole.bytes_total(), 17);
+  EXPECT_EQ(whole.bytes_total(), 4 + 30 + 200 + 17);
   ASSERT_EQ(whole.departures_size(), 4);
   EXPECT_EQ(whole.departures(3).launch(), "r.1");
   EXPECT_EQ(state.jobs(1).name(), "train.v2");

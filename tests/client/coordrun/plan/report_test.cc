@@ -57,6 +57,18 @@ TEST_F(RunReportTest, NamesTheRankThatFailedFirstWithItsLastWords) {
       "  | giving up");
 }
 
+TEST_F(RunReportTest, SaysAnExitOnce) {
+  for (const std::string says : {"it exits with status 3", "ValueError: bad batch"}) {
+    RunState state(options_, kStart);
+    state.WorkerEnded(1, {.code = 3, .signal = 0}, kStart + absl::Seconds(1.25));
+    state.FailedFirst(1, says);
+    EXPECT_EQ(EndingText(options_, state, report_),
+              absl::StrCat("rank 1 (pid 101) failed first: ",
+                           says[0] == 'V' ? "ValueError: bad batch; " : "",
+                           "it exited with status 3 after 1.2 s"));
+  }
+}
+
 TEST_F(RunReportTest, NamesHorovodsFlagWhereHorovodIsNotFound) {
   const std::deque<std::string> tail = {"    import horovod.torch as hvd",
                                         "ModuleNotFoundError: No module named 'horovod'"};
