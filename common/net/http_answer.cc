@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/utf8.h"
 
 namespace coordd {
 namespace {
@@ -39,13 +40,36 @@ constexpr absl::string_view kPolicy =
 
 }  // namespace
 
+std::optional<HttpResponse> RefusedByForm(const HttpRequest& request, const std::string& loopback) {
+  if (request.method.empty())
+    return HttpResponse{.status = 400, .body = "400: expected a request of HTTP/1.1\n"};
+  if (!loopback.empty() && request.host.has_value() && NamesAnotherHost(*request.host, loopback)) {
+    return HttpResponse{
+        .status = 421,
+        .body = absl::StrCat("421: found Host: ", PrintableText(request.host->substr(0, 300)),
+                             ", expected localhost or 127.0.0.1: this listens on loopback\n")};
+  }
+  if (request.method != "GET" && request.method != "HEAD")
+    return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
+  return std::nullopt;
+}
+
+HttpResponse TooManyAnswers(size_t bytes_max) {
+  return {.status = 503,
+          .body = absl::StrCat("503: answers that others do not read have ", bytes_max,
+                               " bytes here: ask again in a second\n"),
+          .retry_after_s = 1};
+}
+
 std::string WrittenAnswer(const HttpResponse& response, bool with_body) {
-  return absl::StrCat("HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
-                      "\r\nContent-Type: ", response.content_type,
-                      "\r\nContent-Length: ", response.body.size(), "\r\n", kPolicy,
-                      response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
-                      response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
-                      "Connection: close\r\n\r\n", with_body ? response.body : "");
+  return absl::StrCat(
+      "HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
+      "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
+      "\r\n", kPolicy, response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
+      response.retry_after_s > 0 ? absl::StrCat("Retry-After: ", response.retry_after_s, "\r\n")
+                                 : "",
+      response.status == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n",
+      with_body ? response.body : "");
 }
 
 }  // namespace coordd

@@ -27,6 +27,7 @@
 #include "common/base/utf8.h"
 #include "common/net/handshake_limit.h"
 #include "common/net/http_answer.h"
+#include "common/net/http_connection.h"
 #include "common/net/http_request.h"
 #include "common/net/listening_sockets.h"
 #include "common/net/peer_address.h"
@@ -50,6 +51,7 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(10);
 
 struct Answered {
   uint64_t id = 0;
+  HttpRequest request;
   std::string bytes;
 };
 
@@ -96,19 +98,7 @@ class EpollHttpServer final : public HttpServer {
   HostPort address() const override { return listening_.address(); }
 
  private:
-  struct Connection {
-    enum class State { kBeginning, kReading, kHandling, kWriting, kClosing };
-    OwnedFd fd;
-    PeerAddress peer;
-    std::unique_ptr<ClientStream> stream;  // null until something has come
-    State state = State::kBeginning;
-    bool has_handshake = false;  // limit_ counts it
-    absl::Time since;            // it is there, or its answer is
-    absl::Time deadline;
-    std::string bytes = "";  // received, then to be written
-    size_t written = 0;
-    bool widened = false;  // the kernel was asked to take more
-  };
+  using Connection = HttpConnection;
   using Connections = std::map<uint64_t, Connection>;  // by number, so the oldest is the first
 
   // Numbers in epoll's events: connections count on from kFirstConnection.
@@ -200,7 +190,8 @@ class EpollHttpServer final : public HttpServer {
   }
 
   void Drop(Connections::iterator at) {
-    const Connection& one = at->second;
+    Connection& one = at->second;
+    Count(one, 0);
     if (one.state == Connection::State::kHandling) queue_.Remove(at->first);
     if (one.has_handshake) limit_.Left(one.peer.block);
     const auto held = held_.find(one.peer.block);
@@ -274,12 +265,6 @@ class EpollHttpServer final : public HttpServer {
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) Drop(at);
   }
 
-  // epoll tells of each change, to read or to write, so what is awaited need not be told.
-  static bool IsAwaited(ClientStream::Outcome outcome) {
-    return outcome == ClientStream::Outcome::kWantsRead ||
-           outcome == ClientStream::Outcome::kWantsWrite;
-  }
-
   // False: the connection is to be closed.
   bool Begin(Connection& one) {
     if (one.stream == nullptr) {
@@ -330,6 +315,9 @@ class EpollHttpServer final : public HttpServer {
       if (!request.has_value()) continue;
       if (const auto refused = Refuse(one, *request); refused.has_value())
         return BeginAnswer(one, WrittenAnswer(*refused, request->method != "HEAD"));
+      const size_t expected = sizes_.Of(*request);
+      if (!MakeRoomForAnswer(expected)) return BeginAnswer(one, RefusedAnswer(one, expected));
+      Count(one, expected);
       one.state = Connection::State::kHandling;
       one.deadline = clock_.Now() + kAnswerWithin;
       queue_.Add({id, *std::move(request)});
@@ -342,17 +330,8 @@ class EpollHttpServer final : public HttpServer {
 
   // What needs no handler.
   std::optional<HttpResponse> Refuse(const Connection& one, const HttpRequest& request) const {
-    if (request.method.empty())
-      return HttpResponse{.status = 400, .body = "400: expected a request of HTTP/1.1\n"};
-    if (listening_.loopback() && request.host.has_value() &&
-        NamesAnotherHost(*request.host, listening_.address().host)) {
-      return HttpResponse{
-          .status = 421,
-          .body = absl::StrCat("421: found Host: ", PrintableText(request.host->substr(0, 300)),
-                               ", expected localhost or 127.0.0.1: this listens on loopback\n")};
-    }
-    if (request.method != "GET" && request.method != "HEAD")
-      return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
+    auto refused = RefusedByForm(request, listening_.loopback() ? listening_.address().host : "");
+    if (refused.has_value()) return refused;
     absl::Status may;
     if (options_.may_ask != nullptr) may = options_.may_ask(*one.stream, one.peer.block, request);
     if (!may.ok()) {
@@ -366,6 +345,7 @@ class EpollHttpServer final : public HttpServer {
 
   void BeginAnswer(Connection& one, std::string bytes) {
     one.bytes = std::move(bytes);
+    Count(one, one.bytes.size());
     one.state = Connection::State::kWriting;
     one.since = clock_.Now();
     one.deadline = one.since + kAnswerWithin;
@@ -373,35 +353,48 @@ class EpollHttpServer final : public HttpServer {
   }
 
   void Write(Connection& one) {
-    while (one.written < one.bytes.size()) {
-      const ClientStream::Moved sent =
-          one.stream->Write(absl::string_view(one.bytes).substr(one.written));
-      if (IsAwaited(sent.outcome) && !one.widened) {
-        WidenFor(one);
-        continue;
-      }
-      if (IsAwaited(sent.outcome)) return;
-      if (sent.outcome != ClientStream::Outcome::kDone) break;
-      one.written += sent.bytes;
-    }
-    if (one.written == one.bytes.size()) one.stream->End();
+    if (!WriteAnswer(one)) return;
+    Count(one, 0);
     one.bytes = std::string();
     shutdown(one.fd.get(), SHUT_WR);
     one.state = Connection::State::kClosing;
     one.deadline = clock_.Now() + kCloseWithin;
   }
 
-  // Lets the kernel have the rest, so that a reader, however slow, is no longer ours to wait for;
-  // as far as the system allows (net.core.wmem_max, 208 KiB as a rule).
-  static void WidenFor(Connection& one) {
-    one.widened = true;
-    constexpr size_t kMost = 1 << 20;
-    const int bytes = static_cast<int>(std::min(one.bytes.size(), kMost));
-    int has = 0;
-    socklen_t size = sizeof(has);
-    const bool known = getsockopt(one.fd.get(), SOL_SOCKET, SO_SNDBUF, &has, &size) == 0;
-    if (known && has / 2 < bytes)
-      setsockopt(one.fd.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+  void Count(Connection& one, size_t answer_bytes) {
+    answers_held_ -= one.counted;
+    one.counted = IsCounted(answer_bytes) ? answer_bytes : 0;
+    answers_held_ += one.counted;
+  }
+
+  // Whether so many bytes of an answer may be there, beside those that are or will be; whose
+  // reader has had time makes room.
+  bool MakeRoomForAnswer(size_t bytes) {
+    const size_t others_max = std::max(options_.answer_bytes_max, bytes) - bytes;
+    if (!IsCounted(bytes) || answers_held_ <= others_max) return true;
+    const absl::Time latest = clock_.Now() - options_.answer_undisturbed;
+    std::vector<Connections::iterator> late;  // the oldest first
+    size_t held = answers_held_;
+    for (auto at = connections_.begin(); at != connections_.end() && held > others_max; ++at) {
+      if (at->second.state != Connection::State::kWriting || at->second.counted == 0 ||
+          at->second.since > latest)
+        continue;
+      held -= at->second.counted;
+      late.push_back(at);
+    }
+    if (held > others_max) return false;
+    for (const Connections::iterator at : late) {
+      Refused(HttpRefusal::kAnswers, at->second.peer,
+              absl::StrCat("its answer of ", at->second.counted,
+                           " bytes is not taken yet, and others wait for theirs"));
+      Drop(at);
+    }
+    return true;
+  }
+
+  std::string RefusedAnswer(const Connection& one, size_t bytes) const {
+    Refused(HttpRefusal::kAnswers, one.peer, absl::StrCat("its answer has ", bytes, " bytes"));
+    return WrittenAnswer(TooManyAnswers(options_.answer_bytes_max), /*with_body=*/true);
   }
 
   void TakeAnswers() {
@@ -413,8 +406,12 @@ class EpollHttpServer final : public HttpServer {
       answers.swap(answered_);
     }
     for (Answered& answer : answers) {
+      sizes_.Note(answer.request, answer.bytes.size());
       const auto found = connections_.find(answer.id);
       if (found == connections_.end()) continue;  // it has not waited
+      Count(found->second, 0);
+      if (!MakeRoomForAnswer(answer.bytes.size()))
+        answer.bytes = RefusedAnswer(found->second, answer.bytes.size());
       BeginAnswer(found->second, std::move(answer.bytes));
       Go(found);
     }
@@ -428,7 +425,7 @@ class EpollHttpServer final : public HttpServer {
       std::string bytes = WrittenAnswer(response, asked->request.method != "HEAD");
       {
         MutexLock lock(&mu_);
-        answered_.push_back({asked->id, std::move(bytes)});
+        answered_.push_back({asked->id, std::move(asked->request), std::move(bytes)});
       }
       eventfd_write(wake_.get(), 1);
     }
@@ -464,6 +461,8 @@ class EpollHttpServer final : public HttpServer {
   Connections connections_;
   std::map<std::string, size_t> held_;  // places, by PeerAddress::block; never 0
   HandshakeLimit limit_;
+  AnswerSizes sizes_;
+  size_t answers_held_ = 0;  // the sum of HttpConnection::counted
   uint64_t last_id_ = kFirstConnection;
 
   // Guarded by mu_.

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/net/address.h"
 #include "common/net/client_stream.h"
 #include "common/net/http_request.h"
@@ -20,6 +21,7 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
+  int retry_after_s = 0;  // 0: nothing is said of it
 };
 
 // Called on one of the server's own threads, several at once: handlers are thread-safe and do not
@@ -29,15 +31,19 @@ using HttpHandler = std::function<HttpResponse(const std::string& query)>;
 // Why somebody is closed, or not answered.
 enum class HttpRefusal {
   kAddressFull,   // his address begins too many TLS handshakes (HandshakeLimit)
+  kAnswers,       // answers that wait to be read fill answer_bytes_max
   kFull,          // all places are taken, and he makes room, or finds none
   kPlaintext,     // he speaks no TLS where it is wanted; he is told so
   kHandshake,     // the TLS handshake has failed, or was not gone on with
   kToken,         // may_ask takes not what he has sent as Authorization
   kUnauthorized,  // may_ask refuses him, who has sent none
 };
-inline constexpr HttpRefusal kHttpRefusals[] = {
-    HttpRefusal::kAddressFull, HttpRefusal::kFull,  HttpRefusal::kPlaintext,
-    HttpRefusal::kHandshake,   HttpRefusal::kToken, HttpRefusal::kUnauthorized};
+inline constexpr HttpRefusal kHttpRefusals[] = {HttpRefusal::kAddressFull, HttpRefusal::kAnswers,
+                                                HttpRefusal::kFull,        HttpRefusal::kPlaintext,
+                                                HttpRefusal::kHandshake,   HttpRefusal::kToken,
+                                                HttpRefusal::kUnauthorized};
+
+inline constexpr size_t kHttpAnswerBytesMax = size_t{64} << 20;
 
 struct HttpServerOptions {
   HostPort address;                // port 0 picks one
@@ -46,6 +52,12 @@ struct HttpServerOptions {
   // answer, makes room for the next one: on loopback after 100 ms, elsewhere the address that holds
   // the most places at once.
   size_t connections_max = 64;
+  // How many bytes all answers have at once that wait to be read, without those as small as a
+  // request, which always pass. One that would be more has the place of those that have waited for
+  // their readers for `answer_undisturbed`, whose connections end; else its client is told 503.
+  // Alone an answer has any size.
+  size_t answer_bytes_max = kHttpAnswerBytesMax;
+  absl::Duration answer_undisturbed = absl::Seconds(1);
   // What is between a socket and HTTP, such as TLS. Empty: nothing; a null stream: the connection
   // is closed. Called once a client has begun a TLS handshake, as often as HandshakeLimit lets an
   // address begin one.
@@ -60,7 +72,7 @@ struct HttpServerOptions {
   std::vector<std::string> urgent = {};
   // Tells of each refusal, on the server's own thread. `peer`: with its port. `said`: of kHandshake
   // ClientStream::failure or why else, of kToken and kUnauthorized "PATH: " and the message of
-  // may_ask, of kFull why this one.
+  // may_ask, of kFull and kAnswers why this one.
   std::function<void(HttpRefusal why, const std::string& peer, const std::string& said)> refused =
       {};
 };

@@ -45,6 +45,10 @@ std::string RefusalText(HttpRefusal why, const std::string& peer, const std::str
     case HttpRefusal::kFull:
       return absl::StrCat("a connection of ", peer,
                           " was closed, since all places are taken: ", said);
+    case HttpRefusal::kAnswers:
+      return absl::StrCat("a request of ", peer,
+                          " was not answered, since answers that wait to be ", "read have ",
+                          kHttpAnswerBytesMax >> 20, " MiB at most: ", said);
     case HttpRefusal::kPlaintext:
       return absl::StrCat("a connection of ", peer, " was refused: it speaks no TLS (https)");
     case HttpRefusal::kHandshake:
@@ -96,6 +100,8 @@ absl::string_view HttpRefusalName(HttpRefusal why) {
   switch (why) {
     case HttpRefusal::kAddressFull:
       return "address_full";
+    case HttpRefusal::kAnswers:
+      return "answers";
     case HttpRefusal::kFull:
       return "full";
     case HttpRefusal::kPlaintext:

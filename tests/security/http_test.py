@@ -150,7 +150,7 @@ class HttpTest(processes.TestCase):
     def test_whoever_is_refused_is_named_and_counted(self):
         worker = self.certificates.add("worker", "train7")
         coordd = self.secure_coordd("--http-token-file", self.token_file("open-sesame"))
-        reasons = ("address_full", "full", "plaintext", "handshake", "token", "unauthorized")
+        reasons = ("address_full", "answers", "full", "plaintext", "handshake", "token", "unauthorized")
         for reason in reasons:
             self.assertEqual(self.refused(coordd, reason), 0, reason)
         self.ask(coordd, "/metrics")
