@@ -30,6 +30,7 @@
 #include "coordd/v1/session.grpc.pb.h"
 #include "relay/node_metrics.h"
 #include "relay/node_stream.h"
+#include "relay/relay_socket.h"
 #include "relay/worker_stream.h"
 #include "worker/coordinator/coordinator_channels.h"
 
@@ -191,6 +192,7 @@ class GrpcRelayServer final
 
   ~GrpcRelayServer() override {
     http_.reset();
+    socket_.reset();
     std::shared_ptr<NodeStream> current;
     {
       MutexLock lock(&mu_);
@@ -232,7 +234,6 @@ class GrpcRelayServer final
   absl::Status Run() {
     ServeMetrics();
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     // As coordd: gRPC would inflate a message before it looks at its size.
@@ -243,12 +244,18 @@ class GrpcRelayServer final
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
-    server_ = builder.BuildAndStart();
-    const std::string path(absl::StripPrefix(options_.listen, kUnix));
-    if (server_ == nullptr || access(path.c_str(), W_OK) != 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen,
-                                                 ": expected a path in a folder of this user's"));
+    auto socket = RelaySocket::Make(
+        std::string(absl::StripPrefix(options_.listen, kUnix)),
+        [&](const std::string& path) {
+          builder.AddListeningPort(absl::StrCat(kUnix, path), grpc::InsecureServerCredentials());
+          server_ = builder.BuildAndStart();
+        },
+        clock_);
+    if (!socket.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options_.listen, ": ", socket.status().message()));
     }
+    socket_ = *std::move(socket);
     flusher_ = StartThread("relay", [this] { FlushWhatIsDue(); });
     return absl::OkStatus();
   }
@@ -353,6 +360,7 @@ class GrpcRelayServer final
   v1::NodeHello hello_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<RelaySocket> socket_;
   std::thread flusher_;
 
   // Thread-safe by itself.
@@ -376,10 +384,10 @@ class GrpcRelayServer final
 
 absl::Status RelayServerOptions::Validate() const {
   const absl::string_view path = absl::StripPrefix(listen, kUnix);
-  if (!absl::StartsWith(listen, "unix:/") || path.size() > kUnixPathBytesMax) {
+  if (!absl::StartsWith(listen, "unix:/") || path.size() > kRelayPathBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen is \"", listen, "\", expected unix: and a path from / on of at most ",
-        kUnixPathBytesMax, " bytes"));
+        kRelayPathBytesMax, " bytes"));
   }
   if (coordinators.empty())
     return absl::InvalidArgumentError("--coordinator is empty, expected HOST:PORT of a coordd");

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/one_line.h"
 
 namespace coordd {
 namespace {
@@ -27,7 +28,9 @@ absl::Status FromGrpc(const grpc::Status& status) {
 }
 
 absl::Status FromCoordd(const grpc::Status& status) {
-  absl::Status plain = FromGrpc(status);
+  // Its words become parts of our sentences, in logs of workers, too.
+  const absl::Status plain(static_cast<absl::StatusCode>(status.error_code()),
+                           OneLine(status.error_message()));
   if (IsResetInNeed(plain)) return absl::UnavailableError(plain.message());
   if (!absl::IsUnavailable(plain)) return plain;
   // Of OpenSSL: what a server without TLS answers is no record of it; coordd's answer is an alert.

@@ -9,9 +9,9 @@
 namespace coordd {
 
 absl::Status FromGrpc(const grpc::Status& status);
-// The status of a call to coordd. Where the connection failed because this side speaks TLS and the
-// other does not, it says so first. UNAVAILABLE, too: gRPC at coordd's side has ended the stream
-// for want of memory, without a word of coordd's.
+// The status of a call to coordd, its message on one line (OneLine). Where the connection failed
+// because this side speaks TLS and the other does not, it says so first. UNAVAILABLE, too: gRPC at
+// coordd's side has ended the stream for want of memory, without a word of coordd's.
 absl::Status FromCoordd(const grpc::Status& status);
 // Whether a connection failed by what another try meets again: the two certificates do not fit, or
 // one side speaks no TLS. In the words of gRPC and of its TLS library.

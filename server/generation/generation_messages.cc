@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/one_line.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/model/validate_message.h"
 

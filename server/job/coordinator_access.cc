@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/counted.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/protocol/proto_convert.h"

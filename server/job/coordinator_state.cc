@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/duration_text.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/protocol/proto_convert.h"

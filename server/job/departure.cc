@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/counted.h"
+#include "common/base/one_line.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/gpu_report.h"
 #include "server/model/process_exit.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/one_line.h"
 #include "common/protocol/proto_convert.h"
 #include "server/model/job_record.h"
 #include "server/model/validate_message.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
+#include "common/base/one_line.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
 #include "common/protocol/topology.h"

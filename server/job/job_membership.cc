@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/duration_text.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
@@ -271,8 +272,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
       rendezvous_.ExpectRejoins(/*only=*/reforming_.on_failure() == OnFailure::kContinue);
   } else if (damage == Damage::kLost) {
     reforming_.Lost();
-    // Not all may have come to the point at which it was asked for: whoever is new waits for
-    // another.
+    // Not all may have come to where it was asked for: whoever is new waits for another.
     if (reforming_.open() && reforming_.on_failure() == OnFailure::kContinue)
       rendezvous_.ExpectRejoins(/*only=*/true);
   }

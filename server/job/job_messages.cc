@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "common/base/one_line.h"
 #include "common/protocol/process_set_parts.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/duration_text.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/departure.h"

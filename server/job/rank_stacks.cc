@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/base/one_line.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/gpu_report.h"
 #include "server/model/validate_message.h"

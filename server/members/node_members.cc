@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/protocol/member_runs.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/model/validate_message.h"

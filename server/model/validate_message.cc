@@ -365,11 +365,4 @@ absl::StatusOr<size_t> CheckSpace(const google::protobuf::Message& message, size
                    " bytes of memory: thousands of its parts have nothing in them"));
 }
 
-std::string OneLine(absl::string_view text) {
-  std::string line(text);
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
-  return PrintableText(line);
-}
-
 }  // namespace coordd

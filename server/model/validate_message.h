@@ -43,8 +43,5 @@ absl::StatusOr<size_t> CheckSpace(const google::protobuf::Message& message, size
 
 // The first `bytes` of `text` at most, never half a UTF-8 character.
 std::string Truncated(absl::string_view text, size_t bytes);
-// The text on one line: control characters, which could forge lines of a log, become spaces, and
-// what else a terminal should not have is written out (PrintableText).
-std::string OneLine(absl::string_view text);
 
 }  // namespace coordd

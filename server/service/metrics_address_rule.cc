@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/base/log.h"
+#include "common/base/one_line.h"
 #include "common/net/address.h"
 #include "common/protocol/node_metrics.h"
 #include "server/door/read_bytes.h"

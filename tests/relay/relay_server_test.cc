@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -137,6 +139,30 @@ TEST_F(RelayServerTest, ItsEndIsUnavailableToItsWorkersAndTheNextOneTakesThem) {
   EXPECT_TRUE(a.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
 }
 
+TEST_F(RelayServerTest, ASecondOneIsRefusedAndLeavesTheFirstAlone) {
+  EXPECT_THAT(RelayServer::Start(Options(), Clock::Real()),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       absl::StrCat("cannot listen on ", Options().listen,
+                                    ": another relay or program listens there: end it or give "
+                                    "another path")));
+  RawWorker a(Channel());
+  ASSERT_TRUE(a.Join("alone", "a", 1));
+  EXPECT_TRUE(a.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+}
+
+TEST_F(RelayServerTest, ItsEndRemovesNoSocketButItsOwn) {
+  const std::string place = directory_ / "relay", aside = directory_ / "aside";
+  ASSERT_EQ(std::rename(place.c_str(), aside.c_str()), 0);
+  auto next = RelayServer::Start(Options(), Clock::Real());
+  ASSERT_THAT(next, IsOk());
+  relay_.reset();
+  RawWorker a(Channel());
+  ASSERT_TRUE(a.Join("alone", "a", 1));
+  EXPECT_TRUE(a.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+  next->reset();
+  EXPECT_FALSE(std::filesystem::exists(place));
+}
+
 TEST_F(RelayServerTest, TheEndOfCoorddIsUnavailableToItsWorkers) {
   RawWorker a(Channel());
   ASSERT_TRUE(a.Join("train", "a", 2));
@@ -211,6 +237,9 @@ TEST(RelayServerOptions, SayWhatIsWrong) {
                              .decisions = {}};
   EXPECT_THAT(options.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected unix: and a path")));
+  options.listen = "unix:/" + std::string(100, 'x');
+  EXPECT_THAT(options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 100 bytes")));
   options.listen = "unix:/tmp/x";
   options.coordinators.clear();
   EXPECT_THAT(options.Validate(),

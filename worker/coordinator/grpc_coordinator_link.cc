@@ -3,9 +3,11 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_callback.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
 #include <string>
 #include <utility>
@@ -22,6 +24,35 @@
 namespace coordd {
 namespace {
 
+// A message as it has come. gRPC tells one that it cannot read from the end of the stream by
+// nothing but that the stream goes on.
+struct Incoming {
+  v1::CoordinatorMessage message;
+  bool is_readable = true;
+};
+
+}  // namespace
+}  // namespace coordd
+
+namespace grpc {
+
+template <>
+class SerializationTraits<coordd::Incoming> {
+ public:
+  static Status Deserialize(ByteBuffer* buffer, coordd::Incoming* incoming) {
+    ProtoBufferReader reader(buffer);
+    incoming->is_readable =
+        reader.status().ok() && incoming->message.ParseFromZeroCopyStream(&reader);
+    buffer->Clear();
+    return Status::OK;
+  }
+};
+
+}  // namespace grpc
+
+namespace coordd {
+namespace {
+
 // Half the default lease each, so that a dead network ends the stream about when coordd gives the
 // worker up.
 constexpr int kKeepaliveIntervalMs = 5000;
@@ -34,16 +65,14 @@ constexpr int kReconnectMaxMs = 2000;
 constexpr int kConnectTimeoutMs = 5000;  // of one attempt, TLS handshake included
 // A plan names its tensors: 65,536 names (a group at its bound) of 512 bytes are 32 MiB.
 constexpr int kMaxReceiveBytes = 64 << 20;
+constexpr char kSession[] = "/coordd.v1.Coordinator/Session";
 
-class GrpcCoordinatorLink final
-    : public CoordinatorLink,
-      private grpc::ClientBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
+class GrpcCoordinatorLink final : public CoordinatorLink,
+                                  private grpc::ClientBidiReactor<v1::WorkerMessage, Incoming> {
  public:
   GrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel,
                       std::shared_ptr<std::atomic<bool>> spoke)
-      : channel_(std::move(channel)),
-        stub_(v1::Coordinator::NewStub(channel_)),
-        spoke_(std::move(spoke)) {}
+      : channel_(std::move(channel)), stub_(channel_), spoke_(std::move(spoke)) {}
 
   ~GrpcCoordinatorLink() override {
     Cancel();
@@ -57,7 +86,7 @@ class GrpcCoordinatorLink final
       MutexLock lock(&mu_);
       started_ = true;
     }
-    stub_->async()->Session(&context_, this);
+    stub_.PrepareBidiStreamingCall(&context_, method_, {}, this);
     COORDD_TSAN_RELEASE(&incoming_);
     StartRead(&incoming_);
     COORDD_TSAN_RELEASE(&callbacks_);
@@ -116,8 +145,9 @@ class GrpcCoordinatorLink final
       return;
     }
     if (spoke_ != nullptr) *spoke_ = true;
-    callbacks_.on_message(std::move(incoming_));
-    incoming_.Clear();
+    if (!incoming_.is_readable) return EndUnread();
+    callbacks_.on_message(std::move(incoming_.message));
+    incoming_.message.Clear();
     COORDD_TSAN_RELEASE(&incoming_);
     StartRead(&incoming_);
   }
@@ -132,17 +162,28 @@ class GrpcCoordinatorLink final
     done_changed_.NotifyAll();
   }
 
-  // Who gave the stream up because coordd reads nothing wants to hear that again, not that it was
-  // cancelled.
+  void EndUnread() {
+    MutexLock lock(&mu_);
+    ended_ = true;
+    broken_ = absl::InternalError(
+        "coordd sent what is no message of its protocol: what listens there is no coordd, or one "
+        "of another version");
+    context_.TryCancel();
+  }
+
+  // Who gave the stream up because coordd reads nothing, or sends what cannot be read, wants to
+  // hear that again, not that it was cancelled.
   absl::Status WhyClosed(const grpc::Status& status) {
     MutexLock lock(&mu_);
+    if (!broken_.ok()) return broken_;
     return !full_.ok() && status.error_code() == grpc::StatusCode::CANCELLED ? full_
                                                                              : FromCoordd(status);
   }
 
   // Constant after construction.
   const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Coordinator::Stub> stub_;
+  const std::string method_ = kSession;
+  grpc::TemplatedGenericStub<v1::WorkerMessage, Incoming> stub_;
   const std::shared_ptr<std::atomic<bool>> spoke_;
 
   // Constant after Start.
@@ -152,13 +193,14 @@ class GrpcCoordinatorLink final
   grpc::ClientContext context_;
 
   // Touched by one gRPC reaction at a time: the next read is started by the end of the last.
-  v1::CoordinatorMessage incoming_;
+  Incoming incoming_;
 
   // Guarded by mu_. The front of outbox_ is gRPC's to read while writing_.
   Mutex mu_;
   CondVar done_changed_;
   MessageOutbox outbox_ ABSL_GUARDED_BY(mu_);
-  absl::Status full_ ABSL_GUARDED_BY(mu_);  // why a message was not taken
+  absl::Status full_ ABSL_GUARDED_BY(mu_);    // why a message was not taken
+  absl::Status broken_ ABSL_GUARDED_BY(mu_);  // of one that cannot be read
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/base/one_line.h"
 
 namespace coordd {
 namespace {
@@ -44,9 +45,10 @@ bool IsPredicate(const std::string& detail) {
 }  // namespace
 
 std::string DepartureText(const v1::Departure& departure) {
-  const std::string& detail = departure.detail();
-  const std::string who = absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(),
-                                       ", pid ", departure.pid(), ") ");
+  const std::string detail = OneLine(departure.detail());
+  const std::string who =
+      absl::StrCat("rank ", departure.rank(), " (host ", OneLine(departure.hostname()), ", pid ",
+                   departure.pid(), ") ");
   if (IsPredicate(detail)) return absl::StrCat(who, detail);
   return absl::StrCat(who, Verb(departure.cause()), detail.empty() ? "" : ": ", detail);
 }
@@ -55,7 +57,7 @@ absl::Status GenerationEndedBy(Generation generation, const v1::Abort& abort) {
   if (abort.departures().empty()) {
     return GenerationEndedError(generation, abort.reason().empty()
                                                 ? "coordd ended it, and did not say why"
-                                                : abort.reason());
+                                                : OneLine(abort.reason()));
   }
   std::vector<std::string> texts;
   for (const v1::Departure& departure : abort.departures()) {
@@ -98,13 +100,13 @@ absl::Status TensorFailureError(Generation generation, const v1::TensorFailure& 
   const bool known = failure.code() > 0 && failure.code() <= 16;
   const auto code =
       known ? static_cast<absl::StatusCode>(failure.code()) : absl::StatusCode::kInternal;
-  return ForTensor(
-      failure.name(),
-      absl::Status(code, absl::StrCat(failure.message(), " (generation ", ToInt(generation), ")")));
+  return ForTensor(failure.name(),
+                   absl::Status(code, absl::StrCat(OneLine(failure.message()), " (generation ",
+                                                   ToInt(generation), ")")));
 }
 
 std::string StoppingText(const v1::Shutdown& shutdown) {
-  return shutdown.reason().empty() ? "coordd is stopping" : shutdown.reason();
+  return shutdown.reason().empty() ? "coordd is stopping" : OneLine(shutdown.reason());
 }
 
 std::string SecondsText(absl::Duration duration) {

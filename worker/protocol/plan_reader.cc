@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/protocol/proto_convert.h"
@@ -151,8 +152,9 @@ absl::StatusOr<TensorSpec> PlanReader::AbsentSpec(const v1::FusedBatch& batch, i
         absl::StrCat("the root of ", name, ", rank ", spec->root_rank, ", is not in the set"));
   }
   if (!valid.ok()) {
-    return absl::InternalError(absl::StrCat("coordd planned batch ", batch.sequence(),
-                                            " with a spec that is none: ", valid.message()));
+    return absl::InternalError(
+        absl::StrCat("coordd planned batch ", batch.sequence(),
+                     " with a spec that is none: ", OneLine(valid.message())));
   }
   // Another rank's extent of the first dimension; this one has no rows to give.
   if (FirstDimensionMayDiffer(spec->kind)) spec->shape[0] = 0;

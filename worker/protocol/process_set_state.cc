@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
@@ -85,7 +86,7 @@ absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
   const ProcessSetId id{change.process_set()};
   absl::Status answer;
   if (change.code() != 0) {
-    answer = absl::Status(static_cast<absl::StatusCode>(change.code()), change.message());
+    answer = absl::Status(static_cast<absl::StatusCode>(change.code()), OneLine(change.message()));
   } else if (!change.ranks().empty()) {
     COORDD_RETURN_IF_ERROR(Define(change, out));
   } else {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/backoff.h"
 #include "common/base/log.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/coordinator_failure.h"
 #include "common/grpc/grpc_status.h"
@@ -49,7 +50,7 @@ void Take(ControlEvent event, Attempt& attempt) {
     attempt.gathering =
         waiting.joined() < waiting.min_workers() || waiting.reason().empty()
             ? absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined")
-            : waiting.reason();
+            : OneLine(waiting.reason());
   } else if (message.has_membership()) {
     attempt.is_complete = !message.membership().process_sets_follow();
     attempt.membership = std::move(message);

@@ -54,7 +54,7 @@ std::vector<std::string> OwnCertificate(const Environment& environment) {
 }
 
 OwnedFd OpenIfLong(const std::string& directory) {
-  if (directory.size() + std::strlen(kSocketName) <= kUnixPathBytesMax) return OwnedFd();
+  if (directory.size() + std::strlen(kSocketName) <= kRelayPathBytesMax) return OwnedFd();
   return OwnedFd(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 

@@ -40,6 +40,13 @@ TEST(FromCoordd, WhatGrpcEndsInNeedIsTriedAgain) {
     EXPECT_TRUE(absl::IsUnavailable(FromCoordd({code, "Received RST_STREAM with error code 11"})));
 }
 
+TEST(FromCoordd, WhatCoorddSaysIsOneLine) {
+  for (const auto code : {grpc::StatusCode::INVALID_ARGUMENT, grpc::StatusCode::UNAVAILABLE}) {
+    EXPECT_EQ(FromCoordd({code, "away\ncoordd-worker I 10:00:00 all is well\x1b[0m"}).message(),
+              "away coordd-worker I 10:00:00 all is well [0m");
+  }
+}
+
 TEST(FromCoordd, WhatCoorddSaysIsKept) {
   EXPECT_TRUE(absl::IsResourceExhausted(
       FromCoordd({grpc::StatusCode::RESOURCE_EXHAUSTED, "coordd has 262144 sessions"})));

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "common/base/one_line.h"
 #include "common/protocol/protocol_bounds.h"
 #include "common/protocol/slot_dictionary.h"
 #include "tests/server/support/builders.h"

@@ -30,6 +30,24 @@ TEST(WorkerErrors, TellWhoWasLostAndHow) {
             "rank 2 (host node3, pid 4711) was lost: no heartbeat for 10 s");
 }
 
+TEST(WorkerErrors, AreOneLineWhateverCoorddSays) {
+  constexpr char kForged[] = "a\r\nb\x1b[31m";
+  v1::Departure lost = Lost(2, kForged);
+  lost.set_hostname(kForged);
+  EXPECT_EQ(DepartureText(lost), "rank 2 (host a  b [31m, pid 4711) was lost: a  b [31m");
+  v1::Abort abort;
+  abort.set_reason(kForged);
+  EXPECT_EQ(GenerationEndedBy(Generation{7}, abort).message(), "generation 7 ended: a  b [31m");
+  v1::TensorFailure failure;
+  failure.set_name("t");
+  failure.set_message(kForged);
+  EXPECT_EQ(TensorFailureError(Generation{7}, failure).message(),
+            "tensor t: a  b [31m (generation 7)");
+  v1::Shutdown shutdown;
+  shutdown.set_reason(kForged);
+  EXPECT_EQ(StoppingText(shutdown), "a  b [31m");
+}
+
 TEST(WorkerErrors, NameThreeAndCountTheRest) {
   v1::Abort abort;
   for (int32_t rank : {1, 2, 3, 4, 5}) *abort.add_departures() = Lost(rank);

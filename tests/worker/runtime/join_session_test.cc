@@ -91,6 +91,17 @@ TEST_F(JoinSessionTest, SendsItsJoinAndReturnsItsPlaceWithWhatCameBehindIt) {
   EXPECT_THAT(session->early, SizeIs(1));
 }
 
+TEST_F(JoinSessionTest, SaysOnOneLineWhatCoorddWaitsFor) {
+  coordinator_.on_start = [this] {
+    v1::CoordinatorMessage waiting = Waiting(4);
+    waiting.mutable_waiting()->set_reason("a drain\nforged");
+    coordinator_.Say(waiting);
+  };
+  EXPECT_THAT(Join(absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       "job test has not started in time: a drain forged"));
+}
+
 TEST_F(JoinSessionTest, TriesAgainWhileCoorddCannotBeReached) {
   coordinator_.on_start = [this] {
     if (coordinator_.streams() < 3) {

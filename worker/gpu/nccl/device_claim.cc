@@ -30,7 +30,7 @@ constexpr char kFlatSince[] = " flat, since ";
 constexpr char kRanksPerNode[] = "hierarchical-of-";
 constexpr absl::string_view kAlgorithms[] = {"auto", "flat", "hierarchical"};
 
-std::string OneLine(absl::string_view text) {
+std::string OneField(absl::string_view text) {
   return absl::StrReplaceAll(text.substr(0, kMaxFieldBytes), {{"\n", " "}});
 }
 
@@ -39,7 +39,7 @@ std::string EncodeNeighbours(absl::Span<const DeviceClaim::Neighbour> neighbours
   std::vector<std::string> words;
   for (const DeviceClaim::Neighbour& n :
        neighbours.first(std::min(neighbours.size(), kMaxNeighbours)))
-    words.push_back(absl::StrCat(OneLine(n.uuid).substr(0, kMaxUuidBytes), n.nvlink ? "+" : "-"));
+    words.push_back(absl::StrCat(OneField(n.uuid).substr(0, kMaxUuidBytes), n.nvlink ? "+" : "-"));
   return absl::StrJoin(words, ",");
 }
 
@@ -206,9 +206,9 @@ std::optional<GpuAlgorithm> GpuAlgorithmFromName(absl::string_view name) {
 
 std::string EncodeClaim(const DeviceClaim& claim) {
   return absl::StrJoin(
-      {absl::StrCat(claim.rank), OneLine(claim.host), OneLine(claim.uuid), OneLine(claim.nccl),
-       OneLine(claim.why_not), std::string(claim.rdma ? kRdma : ""),
-       std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
+      {absl::StrCat(claim.rank), OneField(claim.host), OneField(claim.uuid), OneField(claim.nccl),
+       OneField(claim.why_not), std::string(claim.rdma ? kRdma : ""),
+       std::string(claim.gpu_direct ? kGpuDirect : ""), OneField(claim.machine),
        EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : ""),
        absl::StrCat(claim.window_bytes), std::string(Name(claim.algorithm)),
        std::string(claim.rdma_for_host ? kRdmaForHost : ""), EncodeKept(claim.kept),
