@@ -433,8 +433,12 @@ TEST_P(PointToPointTest, APeerThatEndsIsNoFailureForWhoHasNothingOpenWithIt) {
       {
         MessageRank rank(machines, r);
         machines.all.arrive_and_wait();
-        if (r == 2) EXPECT_THAT(rank.SendAndWait({4}, 0), IsOk());
-        if (r == 0) EXPECT_THAT(rank.Take(1, PointToPoint::kAnySource), ElementsAre(4));
+        if (r == 2) {
+          EXPECT_THAT(rank.SendAndWait({4}, 0), IsOk());
+        }
+        if (r == 0) {
+          EXPECT_THAT(rank.Take(1, PointToPoint::kAnySource), ElementsAre(4));
+        }
         machines.all.arrive_and_wait();
         if (r != 1) {
           machines.all.arrive_and_wait();  // it is gone
