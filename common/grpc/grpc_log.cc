@@ -1,27 +1,72 @@
 #include "common/grpc/grpc_log.h"
 
+#include <google/protobuf/stubs/common.h>
 #include <grpc/support/log.h>
 
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+#include <google/protobuf/stubs/logging.h>
+#endif
+
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/log_limit.h"
+#include "common/base/mutex.h"
 
 namespace coordd {
 namespace {
 
 void OnLine(gpr_log_func_args* line) { COORDD_LOG(kDebug, "gRPC: ", line->message); }
 
+// Later ones have no handler of lines, and log with Abseil.
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+struct ProtobufLines {
+  Mutex mu;
+  LogLimit limit ABSL_GUARDED_BY(mu);
+};
+ProtobufLines& TheProtobufLines() {
+  static ProtobufLines* lines = new ProtobufLines();
+  return *lines;
+}
+
+void OnProtobufLine(google::protobuf::LogLevel level, const char* /*file*/, int /*line*/,
+                    const std::string& text) {
+  if (level == google::protobuf::LOGLEVEL_FATAL) {  // the process ends now
+    COORDD_LOG(kError, "protobuf: ", text);
+    return;
+  }
+  std::optional<std::string> more;
+  {
+    MutexLock lock(&TheProtobufLines().mu);
+    more = TheProtobufLines().limit.Pass(Clock::Real().Now());
+  }
+  if (more.has_value()) COORDD_LOG(kWarning, "protobuf: ", text, *more);
+}
+
+void RouteProtobufLog() {
+  [[maybe_unused]] static auto* const before = google::protobuf::SetLogHandler(&OnProtobufLine);
+}
+#else
+void RouteProtobufLog() {}
+#endif
+
 }  // namespace
 
-void RouteGrpcLog() { gpr_set_log_function(&OnLine); }
+void RouteGrpcLog() {
+  gpr_set_log_function(&OnLine);
+  RouteProtobufLog();
+}
 
 void RouteGrpcLogUnlessWanted(const Environment& environment) {
   const bool wanted = !Variable(environment, "GRPC_VERBOSITY").empty() ||
                       !Variable(environment, "GRPC_TRACE").empty();
-  if (!wanted) RouteGrpcLog();
+  if (!wanted) gpr_set_log_function(&OnLine);
+  RouteProtobufLog();
 }
 
 std::string HandshakeFailureText(const std::string& openssl) {

@@ -17,6 +17,7 @@
 #include "server/model/event_log.h"
 #include "server/service/audit_log.h"
 #include "server/service/inbox.h"
+#include "server/service/readable_calls.h"
 
 namespace coordd {
 
@@ -35,7 +36,17 @@ class AdminService final : public v1::Admin::CallbackService {
         shares_(shares),
         inbox_(inbox),
         events_(events),
-        audit_(audit) {}
+        audit_(audit) {
+    // In the order of the .proto file.
+    MarkMethodCallback(0,
+                       MakeReadable("Admin.GetState", connections, this, &AdminService::GetState));
+    MarkMethodCallback(1, MakeReadable("Admin.Trace", connections, this, &AdminService::Trace));
+    MarkMethodCallback(
+        2, MakeReadable("Admin.GetEvents", connections, this, &AdminService::GetEvents));
+    MarkMethodCallback(
+        3, MakeReadable("Admin.ReportExits", connections, this, &AdminService::ReportExits));
+    MarkMethodCallback(4, MakeReadable("Admin.Dismiss", connections, this, &AdminService::Dismiss));
+  }
 
   // For the coordinator thread.
   void CarryOut(TraceAnswer&& answer);

@@ -14,6 +14,7 @@
 #include "server/metrics/server_metrics.h"
 #include "server/service/audit_log.h"
 #include "server/service/inbox.h"
+#include "server/service/readable_calls.h"
 
 namespace coordd {
 
@@ -32,7 +33,20 @@ class StoreService final : public v1::Store::CallbackService {
         shares_(shares),
         inbox_(inbox),
         metrics_(metrics),
-        audit_(audit) {}
+        audit_(audit) {
+    // In the order of the .proto file.
+    MarkMethodCallback(0, MakeReadable("Store.Set", connections, this, &StoreService::Set));
+    MarkMethodCallback(1, MakeReadable("Store.Get", connections, this, &StoreService::Get));
+    MarkMethodCallback(2, MakeReadable("Store.Add", connections, this, &StoreService::Add));
+    MarkMethodCallback(
+        3, MakeReadable("Store.DeletePrefix", connections, this, &StoreService::DeletePrefix));
+    MarkMethodCallback(
+        4, MakeReadable("Store.CompareSet", connections, this, &StoreService::CompareSet));
+    MarkMethodCallback(5, MakeReadable("Store.Append", connections, this, &StoreService::Append));
+    MarkMethodCallback(6, MakeReadable("Store.Delete", connections, this, &StoreService::Delete));
+    MarkMethodCallback(7, MakeReadable("Store.Look", connections, this, &StoreService::Look));
+    MarkMethodCallback(8, MakeReadable("Store.Count", connections, this, &StoreService::Count));
+  }
 
   // For the coordinator thread.
   void CarryOut(StoreReply&& reply);

@@ -163,7 +163,7 @@ class HttpTest(processes.TestCase):
         with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
             client.sendall(b"\x16\x03\x01\x00\x08\x02\x00\x00\x04what")  # as a server says hello
             client.recv(4096)
-        for reason, count in zip(reasons, (0, 0, 1, 1, 1, 2)):
+        for reason, count in zip(reasons, (0, 0, 0, 1, 1, 1, 2)):
             self.assertEqual(self.refused(coordd, reason), count, reason)
         for said in (r"a request of 127\.0\.0\.1:\d+ was refused: /metrics: bring a certificate",
                      r"a request of 127\.0\.0\.1:\d+ was refused: /v1/jobs: worker/train7 may not see all jobs",

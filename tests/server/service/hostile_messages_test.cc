@@ -298,6 +298,33 @@ TEST_F(HostileMessagesTest, NeitherEndCoorddNorItsJobsNorWhatItShows) {
   EXPECT_EQ(server_->Get("/metrics").body.find('\x1b'), std::string::npos);
 }
 
+TEST_F(HostileMessagesTest, OneThatCannotBeReadIsRefusedByTheNameOfItsCall) {
+  const std::string cut_short = "\x0a\x05x";
+  int calls = 0;
+  for (const MethodDescriptor* method : AllCalls()) {
+    if (method->client_streaming()) continue;  // read by ourselves
+    const grpc::Status status = Send(*method, {cut_short});
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method->name();
+    EXPECT_EQ(status.error_message(),
+              absl::StrCat("the message of a call of ", method->service()->name(), ".",
+                           method->name(), " cannot be read: it is cut short, is of another kind, ",
+                           "or has a text that is not UTF-8"));
+    ++calls;
+  }
+  EXPECT_GE(calls, 14);
+  const std::string key = "\x12\x02\xff\xfe";
+  const MethodDescriptor& set = *v1::SetRequest::descriptor()->file()->service(0)->method(0);
+  std::string log;
+  while (log.find("refused a call of") == log.npos) {  // one line a second, after those of others
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Send(set, {key}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    log += testing::internal::GetCapturedStderr();
+  }
+  EXPECT_THAT(log,
+              testing::ContainsRegex("refused a call of [a-z0-9:]*127.0.0.1:[0-9]+: the message "
+                                     "of a call of Store.Set cannot be read"));
+}
+
 TEST_F(HostileMessagesTest, OneThatIsTooLargeIsRefusedForAllCalls) {
   for (const MethodDescriptor* method : AllCalls()) {
     const grpc::Status status = Send(*method, {std::string((4 << 20) + 1, 'x')});
