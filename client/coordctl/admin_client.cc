@@ -31,7 +31,7 @@ constexpr BackoffOptions kPauses = {.initial = absl::Milliseconds(10),
 
 // A state of 131,072 workers has some 50 MiB; a trace has 64 MiB of batches (TraceState of coordd)
 // and some words about each of 1024 ranks.
-constexpr int kMaxReceiveBytes = 256 << 20;
+constexpr int kMaxReceiveBytes = 72 << 20;
 
 // What answers does so at once; a mute port has to be told from a slow one.
 constexpr absl::Duration kProbeWithin = absl::Seconds(2);

@@ -19,6 +19,7 @@
 #include "client/coordctl/events_view.h"
 #include "client/coordctl/exit_code.h"
 #include "client/coordctl/exit_report.h"
+#include "client/coordctl/memory_bound.h"
 #include "client/coordctl/own_user.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
@@ -465,6 +466,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
+  BoundMemory(kMemoryMax);
   const Environment environment = ReadEnvironment();
   RouteGrpcLogUnlessWanted(environment);
   if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);
