@@ -29,12 +29,22 @@ constexpr int kTriesMax = 100;
 constexpr BackoffOptions kPauses = {.initial = absl::Milliseconds(10),
                                     .max = absl::Milliseconds(250)};
 
+// A state of 131,072 workers has some 50 MiB; a trace has 64 MiB of batches (TraceState of coordd)
+// and some words about each of 1024 ranks.
+constexpr int kMaxReceiveBytes = 72 << 20;
+
 // What answers does so at once; a mute port has to be told from a slow one.
 constexpr absl::Duration kProbeWithin = absl::Seconds(2);
 
 absl::Status Spoken(const Target& target, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("coordd at ", target.address, ": ", status.message()));
+}
+
+// FAILED_PRECONDITION is what coordd says of a job; of what is no coordd it would be mistaken for
+// that.
+absl::Status OfTheWay(const absl::Status& why) {
+  return absl::IsFailedPrecondition(why) ? absl::UnavailableError(why.message()) : why;
 }
 
 void WaitUntil(Clock& clock, absl::Time end) {
@@ -54,10 +64,9 @@ absl::StatusOr<Reply> AskOnce(const Target& target, absl::Duration timeout, cons
   grpc::ChannelArguments arguments;
   // Each try has a connection of its own, without the pauses of one that has failed.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // A site's web proxy has no business between an operator and coordd; a state of 131,072 workers
-  // has some 50 MiB, a trace at most 64.
+  // A site's web proxy has no business between an operator and coordd.
   arguments.SetInt("grpc.enable_http_proxy", 0);
-  arguments.SetMaxReceiveMessageSize(256 << 20);
+  arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   const auto stub =
       v1::Admin::NewStub(grpc::CreateCustomChannel(target.address, credentials, arguments));
   grpc::ClientContext context;
@@ -92,7 +101,7 @@ absl::StatusOr<Reply> AskOne(const Target& target, absl::Duration timeout, const
     if (!absl::IsUnavailable(reply.status()) && !IsOfTheWay(reply.status()))
       return Spoken(target, reply.status());
     const absl::Status why = failure.Explain(reply.status());
-    if (absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why)) return why;
+    if (absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why)) return OfTheWay(why);
     const absl::Time next = clock.Now() + backoff.Next();
     const bool is_closed = WasTurnedAway(reply.status());
     was_closed = was_closed || is_closed;
@@ -120,8 +129,9 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
     COORDD_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(text));
     return ProbeCoordinator(address, target.tls, kProbeWithin, clock);
   };
-  COORDD_ASSIGN_OR_RETURN(const Target serving, ServingOne(target, probe, clock));
-  return AskOne(serving, timeout, request, method);
+  const absl::StatusOr<Target> serving = ServingOne(target, probe, clock);
+  if (!serving.ok()) return OfTheWay(serving.status());
+  return AskOne(*serving, timeout, request, method);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace coordd {
 // Of several addresses it is the one that serves (serving_one.h), which takes up to kServesWithin
 // more where none does.
 //
-// `job` empty: all. UNAVAILABLE: says which coordd cannot be reached and
+// `job` empty: all. UNAVAILABLE: says which coordd cannot be reached, or what is no coordd, and
 // what the transport saw; the statuses of Admin.GetState otherwise.
 absl::StatusOr<v1::ServerState> FetchState(const Target& target, const std::string& job,
                                            absl::Duration timeout);

@@ -1,5 +1,4 @@
 // coordctl: what operators ask and make.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,14 +19,15 @@
 #include "client/coordctl/events_view.h"
 #include "client/coordctl/exit_code.h"
 #include "client/coordctl/exit_report.h"
+#include "client/coordctl/memory_bound.h"
 #include "client/coordctl/own_user.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
 #include "client/coordctl/target_by_job.h"
+#include "client/coordctl/timeline_file.h"
 #include "client/coordctl/trace_report.h"
 #include "client/coordctl/whoami.h"
 #include "client/coordctl/worker_connection.h"
-#include "common/base/atomic_file.h"
 #include "common/base/clock.h"
 #include "common/base/counted.h"
 #include "common/base/environment.h"
@@ -57,8 +57,6 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 // Where coordd closes connections, since more come than it lets in: most that try so long get in.
 constexpr absl::Duration kTriesFor = absl::Seconds(20);
-// coordd records for five minutes at most, and collects for ten seconds.
-constexpr absl::Duration kTraceTimeout = absl::Minutes(6);
 // How soon `events --follow` shows what has happened.
 constexpr absl::Duration kFollowInterval = absl::Milliseconds(500);
 
@@ -152,16 +150,6 @@ int ShowState(const Arguments& arguments, const Environment& environment,
   return kOk;
 }
 
-absl::Status WriteTimeline(const std::string& file, const std::string& timeline) {
-  struct stat found = {};
-  // It is replaced: no device, and no link to one.
-  if (lstat(file.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output names ", file, ", which is no file, expected one or a new name"));
-  }
-  return WriteFileAtomically(file, timeline, 0644);
-}
-
 int Trace(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
@@ -171,6 +159,9 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   request.set_steps(arguments.seconds > 0 ? 0 : arguments.steps);
   // Of a job that hangs, what it hangs in may be gone when coordd has ended it.
   const absl::StatusOr<v1::ServerState> before = FetchState(*target, arguments.job, kTimeout);
+  // Who does not answer that will not answer what takes minutes.
+  if (absl::IsUnavailable(before.status()) || absl::IsDeadlineExceeded(before.status()))
+    return Report(before.status(), ExitCodeOf(before.status()));
   if (before.ok()) request.set_job(JobOrItsGroup(*before, arguments.job));
   if (!arguments.json && before.ok() && !before->jobs().empty()) {
     const std::string span = request.steps() > 0 ? Counted(request.steps(), "step")
@@ -178,7 +169,7 @@ int Trace(const Arguments& arguments, const Environment& environment) {
     std::fprintf(stderr, "coordctl: recording %s of job %s...\n", span.c_str(),
                  PrintableText(request.job()).c_str());
   }
-  const absl::StatusOr<v1::TraceReply> reply = FetchTrace(*target, request, kTraceTimeout);
+  const absl::StatusOr<v1::TraceReply> reply = FetchTrace(*target, request, TraceTimeout(request));
   if (!reply.ok()) return Report(reply.status(), ExitCodeOf(reply.status()));
   const std::string file =
       arguments.output.empty() ? arguments.job + ".trace.json" : arguments.output;
@@ -347,7 +338,9 @@ void AddTraceCommand(CLI::App& app, Arguments* arguments) {
   CLI::App* trace = app.add_subcommand(
       "trace",
       "Let a job's ranks record what they execute, write a timeline of all of them that Perfetto "
-      "opens, and tell where a step goes and which rank the others wait for");
+      "opens, and tell where a step goes and which rank the others wait for. It gives up a minute "
+      "after the recording should have ended, which is after five minutes at most, and at once "
+      "where coordd does not answer");
   trace->add_option("JOB,--job", arguments->job, "its name, as `coordctl jobs` shows it")
       ->required();
   trace
@@ -473,6 +466,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
+  BoundMemory(kMemoryMax);
   const Environment environment = ReadEnvironment();
   RouteGrpcLogUnlessWanted(environment);
   if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);

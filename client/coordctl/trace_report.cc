@@ -190,6 +190,13 @@ absl::string_view Name(TracePhase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 
+absl::Duration TraceTimeout(const v1::TraceRequest& request) {
+  // coordd records for five minutes at most, and collects for ten seconds.
+  constexpr absl::Duration kRecordsAtMost = absl::Minutes(5), kCollectsWithin = absl::Minutes(1);
+  return kCollectsWithin +
+         (request.steps() > 0 ? kRecordsAtMost : absl::Seconds(request.seconds()));
+}
+
 TraceSummary Summarize(const v1::TraceReply& reply) {
   const Trace trace = Read(reply);
   TraceSummary summary;

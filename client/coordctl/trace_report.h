@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordd/v1/admin.pb.h"
 
 namespace coordd {
@@ -32,6 +33,9 @@ struct RankSummary {
   double lag_ms_mean = 0, lag_ms_max = 0;  // behind the first, over all of them
   double clock_error_us = -1;              // negative: not known
 };
+
+// How long coordd may take to answer: until the recording must have ended, and a minute to collect.
+absl::Duration TraceTimeout(const v1::TraceRequest& request);
 
 struct TraceSummary {
   std::string job;

@@ -211,6 +211,17 @@ class ConnectingTest(processes.TestCase):
         with Listener(be_something) as server:
             self.assert_no_coordd(server.address, "it answers in another protocol")
 
+    def test_what_is_no_coordd_has_refused_nothing(self):
+        with Listener(be_something) as server:
+            for change in (("evict", "--job", "x", "0"), ("drain", "--job", "x", "0")):
+                answer = self.run_command(program("coordctl"), *change, "--coordinator", server.address)
+                self.assert_hears(answer, 1, f"what listens at {server.address} is no coordd")
+
+    def test_a_trace_is_not_waited_for_where_nobody_answers(self):
+        with Listener(keep_silent) as server:
+            answer = self.run_command(program("coordctl"), "trace", "x", "--coordinator", server.address)
+            self.assert_hears(answer, 1, f"coordd at {server.address}: it takes connections and says nothing")
+
     def test_nor_is_an_http_server_to_whoever_speaks_tls(self):
         with Listener(be_http) as server:
             answer = self.worker(server.address, **self.files(self.certificates()))

@@ -57,6 +57,15 @@ v1::TraceRank* AddRank(v1::TraceReply* reply, const std::vector<v1::TraceBatch>&
   return rank;
 }
 
+TEST(TraceTimeout, IsTheRecordingsLongestAndAMinute) {
+  v1::TraceRequest request;
+  request.set_seconds(2.5);
+  EXPECT_EQ(TraceTimeout(request), absl::Seconds(62.5));
+  request.set_seconds(0);
+  request.set_steps(10);
+  EXPECT_EQ(TraceTimeout(request), absl::Minutes(6));
+}
+
 TEST(TraceReport, OfAJobThatHangsItSaysWhatItWaitsFor) {
   v1::TraceReply reply;
   reply.set_job("train");
