@@ -16,6 +16,7 @@ import traceback
 from typing import Callable, List, Optional
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OF_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _OF_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 _tellers: List[Callable[[str], None]] = []
@@ -77,12 +78,17 @@ def describe(kind, value, trace) -> str:
     if trace is None:
         return text
     # Not by traceback.extract_tb: Python 3.13 evaluates code in it, and forgets that it was about to end by SIGINT.
-    last = trace
+    last, own, is_ours = trace, None, False
     while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
         # The program's own line, where the error comes from a call of this package.
-        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE) or last.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        if not file.startswith(_PACKAGE) or last.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             last = trace
+        if not file.startswith(_PACKAGE) and not any(folder in file for folder in _OF_PACKAGES):
+            own = trace
+        is_ours = is_ours or file.startswith(_PACKAGE)
         trace = trace.tb_next
+    last = own if is_ours and own is not None else last  # by way of a framework
     code = last.tb_frame.f_code
     return f"{text} ({os.path.basename(code.co_filename)}, line {last.tb_lineno}, in {code.co_name})"
 

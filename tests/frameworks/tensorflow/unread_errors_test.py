@@ -67,6 +67,23 @@ model.fit(x, x, batch_size=16, verbose=0, callbacks=[Kill()])
 print("came to its end", flush=True)
 """
 
+# Keras's filter of tracebacks stands between the program and coordd.
+OWN_LINE = """
+import keras
+import coordd.keras as hvd
+
+hvd.init()
+model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+
+
+def train():
+    model.fit(keras.ops.ones((2, 2)), keras.ops.ones((2, 1)), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(5)])
+
+
+train()
+"""
+
 SENTENCE = r"a collective has failed whose result the program did not ask for: .*generation 1 ended: rank 1 .* was lost"
 
 
@@ -105,6 +122,10 @@ class UnreadErrors(ProgramTest):
         error = RuntimeError("INTERNAL: " + 9 * "Error dispatching computation: " + "tensor a: a: a: lost")
         self.assertEqual(_ends.describe(RuntimeError, error, None),
                          "RuntimeError: INTERNAL: Error dispatching computation: tensor a: a: a: lost")
+
+    def test_the_programs_own_line_is_told(self):
+        _, said = self.run_program(["-np", "2"], OWN_LINE, KERAS_BACKEND="jax")
+        self.assertRegex(said, r"root rank 5, expected 0 to 1 \(program\.py, line 11, in train\)")
 
     def test_fit_raises_it(self):
         said, status = self.run_survivor(UNREAD_FIT, KERAS_BACKEND="jax")
