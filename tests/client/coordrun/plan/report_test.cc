@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "client/coordrun/plan/coordinator_view.h"
 #include "client/coordrun/process/last_words.h"
 #include "gmock/gmock.h"
