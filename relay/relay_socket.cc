@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
 #include "common/base/owned_fd.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/unix_path.h"
+#include "common/base/wait_until.h"
 
 namespace coordd {
 namespace {
@@ -29,14 +29,6 @@ constexpr absl::Duration kLooksEvery = absl::Milliseconds(10);
 
 absl::Status Failed(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
-
-void Pause(Clock& clock) {
-  Mutex mu;
-  CondVar never;  // nobody signals: a wait on the clock
-  MutexLock lock(&mu);
-  clock.Await(
-      &mu, &never, [] { return false; }, clock.Now() + kLooksEvery);
 }
 
 std::string FolderOf(const std::string& path) {
@@ -62,7 +54,7 @@ class StartLock {
       if (clock.Now() >= deadline)
         return absl::UnavailableError(
             absl::StrCat("another relay that starts there holds ", file, " locked"));
-      Pause(clock);
+      WaitUntil(clock, clock.Now() + kLooksEvery);
     }
   }
   ~StartLock() { unlink(file_.c_str()); }

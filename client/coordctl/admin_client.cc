@@ -10,9 +10,9 @@
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/base/duration_text.h"
-#include "common/base/mutex.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "common/base/wait_until.h"
 #include "common/grpc/coordinator_failure.h"
 #include "common/grpc/coordinator_probe.h"
 #include "common/grpc/grpc_status.h"
@@ -45,14 +45,6 @@ absl::Status Spoken(const Target& target, const absl::Status& status) {
 // that.
 absl::Status OfTheWay(const absl::Status& why) {
   return absl::IsFailedPrecondition(why) ? absl::UnavailableError(why.message()) : why;
-}
-
-void WaitUntil(Clock& clock, absl::Time end) {
-  Mutex mu;
-  CondVar never;  // nobody signals: a wait on the clock
-  MutexLock lock(&mu);
-  clock.Await(
-      &mu, &never, [] { return false; }, end);
 }
 
 // Calls `method` of coordd's Admin service once.

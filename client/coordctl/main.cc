@@ -38,6 +38,7 @@
 #include "common/base/usage_failure.h"
 #include "common/base/utf8.h"
 #include "common/base/version.h"
+#include "common/base/wait_until.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/own_certificate.h"
 #include "common/launch/auto_coordinator.h"
@@ -211,8 +212,6 @@ int Events(const Arguments& arguments, const Environment& environment) {
   request.set_limit(arguments.limit);
   int64_t epoch = 0;
   bool lost = false;
-  Mutex mu;
-  CondVar never;
   for (;;) {
     absl::StatusOr<v1::EventList> list = FetchEvents(*target, request, kTimeout);
     // Who follows wants to see, above all, how a coordd that has gone comes back.
@@ -232,10 +231,7 @@ int Events(const Arguments& arguments, const Environment& environment) {
       lost = false;
     }
     if (!arguments.follow) return kOk;
-    MutexLock lock(&mu);
-    Clock& clock = Clock::Real();
-    clock.Await(
-        &mu, &never, [] { return false; }, clock.Now() + kFollowInterval);
+    WaitUntil(Clock::Real(), Clock::Real().Now() + kFollowInterval);
   }
 }
 

@@ -1,7 +1,7 @@
 #include "client/coordctl/serving_one.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
+#include "common/base/wait_until.h"
 
 namespace coordd {
 namespace {
@@ -10,14 +10,6 @@ constexpr absl::Duration kLooksAgainAfter = absl::Milliseconds(250);
 
 bool IsFinal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsUnauthenticated(status);
-}
-
-void Pause(Clock& clock) {
-  Mutex mu;
-  CondVar never;  // nobody signals: a wait on the clock
-  MutexLock lock(&mu);
-  clock.Await(
-      &mu, &never, [] { return false; }, clock.Now() + kLooksAgainAfter);
 }
 
 }  // namespace
@@ -44,7 +36,7 @@ absl::StatusOr<Target> ServingOne(const Target& target, const ProbeAddress& prob
       return absl::Status(code, absl::StrCat("none of the ", addresses.size(),
                                              " coordds that are named serves: ", found));
     }
-    Pause(clock);
+    WaitUntil(clock, clock.Now() + kLooksAgainAfter);
   }
 }
 

@@ -7,12 +7,6 @@
 #include "common/protocol/proto_convert.h"
 
 namespace coordd {
-namespace {
-
-// A rank that waits in the same again has told of the last wait a heartbeat ago.
-constexpr absl::Duration kAgain = absl::Seconds(1);
-
-}  // namespace
 
 void CommWaits::Note(Rank rank, const google::protobuf::RepeatedPtrField<v1::CommWait>& waits,
                      absl::Time now) {
@@ -36,11 +30,13 @@ void CommWaits::Note(Rank rank, const google::protobuf::RepeatedPtrField<v1::Com
 
 void CommWaits::Enter(Rank rank, const v1::CommWait& wait, absl::Time now) {
   const Key key(wait.comm(), wait.call());
-  const absl::Time since = std::min(now, now - FromProto(wait.waiting()));
+  const absl::Duration waited = FromProto(wait.waiting());
+  const absl::Time since = std::min(now, now - waited);
   auto found = calls_.find(key);
-  // A message says the same of itself as the one before.
+  // A message says the same of itself as the one before. Heartbeats may be late, but a wait that
+  // goes on gets no shorter.
   const bool again = found != calls_.end() && found->second.in == std::set<Rank>{rank} &&
-                     since > found->second.since + kAgain;
+                     waited < found->second.waited;
   if (again) {
     Leave(rank, key);
     found = calls_.end();
@@ -53,6 +49,7 @@ void CommWaits::Enter(Rank rank, const v1::CommWait& wait, absl::Time now) {
     untold_.emplace(since, key);
   }
   Call& call = found->second;
+  call.waited = waited;
   if (call.in.insert(rank).second) call.text.reset();
   std::vector<Rank> missing;
   for (const int32_t one : wait.missing_ranks()) missing.push_back(Rank{one});

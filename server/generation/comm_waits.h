@@ -56,6 +56,7 @@ class CommWaits {
   using Key = std::pair<std::string, std::string>;  // comm, call
   struct Call {
     absl::Time since;
+    absl::Duration waited;  // as the last one has told
     std::set<Rank> in;
     std::vector<Rank> missing;                  // as the last one has told that could
     std::optional<ProcessSetId> of;             // where who is not in is missing

@@ -91,6 +91,9 @@ TEST_F(CommWaitsTest, AMessageThatSaysTheSameIsAnotherOne) {
   now_ += absl::Seconds(2);
   Tell(0, {Wait("receive of tag 0 from rank 1", 62, {1})});
   EXPECT_EQ(waits_.stalled(), 1);
+  now_ += absl::Seconds(10);  // its heartbeat was under way for so long
+  Tell(0, {Wait("receive of tag 0 from rank 1", 63, {1})});
+  EXPECT_EQ(waits_.stalled(), 1);
   now_ += absl::Seconds(2);
   Tell(0, {Wait("receive of tag 0 from rank 1", 1, {1})});
   EXPECT_EQ(waits_.stalled(), 0);
