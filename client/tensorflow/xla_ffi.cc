@@ -74,22 +74,42 @@ FfiError* MakeError(const FfiApi* api, coordd_status_t status, const std::string
 struct FfiWork {
   coordd_work_t* work = nullptr;
   std::string name;
-  int64_t output_bytes = 0;  // of XLA's buffer
+  std::vector<int64_t> shape;  // of this rank's part, as it travels
+  int64_t output_bytes = 0;    // of XLA's buffer
 };
 
-// Of a work that has ended well: nullptr, unless XLA's buffer is larger than the result. XLA fixes
-// sizes when it compiles, by what the ranks were and brought then.
+// XLA fixes the size of a result when it compiles, by what the ranks were and brought then. found:
+// the size that the result has.
+FfiError* MakeSizeError(const FfiApi* api, const FfiWork& work, const std::string& found) {
+  std::string shape;
+  for (const int64_t dimension : work.shape)
+    shape += (shape.empty() ? "" : ", ") + std::to_string(dimension);
+  return MakeError(
+      api, COORDD_INVALID_ARGUMENT,
+      "tensor " + work.name + ": the result has " + found +
+          " bytes, but the program of XLA is for " + std::to_string(work.output_bytes) +
+          ": the parts of all ranks have to have the same shape in JAX, under jit and outside; "
+          "this rank's is [" +
+          shape +
+          "]; after a change of the ranks functions have to be traced anew (jax.clear_caches())");
+}
+
+// Of a work that has ended well: nullptr, unless XLA's buffer is larger than the result.
 FfiError* CheckSize(const FfiApi* api, const FfiWork& work) {
   coordd_result_t result = COORDD_RESULT_INIT;
   const coordd_status_t status = Coordd().coordd_work_result(work.work, &result);
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
   if (result.output_bytes == work.output_bytes) return nullptr;
-  return MakeError(
-      api, COORDD_INVALID_ARGUMENT,
-      "tensor " + work.name + ": the result has " + std::to_string(result.output_bytes) +
-          " bytes, but the program of XLA is for " + std::to_string(work.output_bytes) +
-          ": as many rows are needed on each rank, and after a change of the ranks "
-          "functions have to be traced anew (jax.clear_caches())");
+  return MakeSizeError(api, work, std::to_string(result.output_bytes));
+}
+
+// Of a work that has failed. The library says of a result that is larger than its buffer that the
+// given output is too small: this program gave none.
+FfiError* MakeWorkError(const FfiApi* api, const FfiWork& work, coordd_status_t status,
+                        const std::string& message) {
+  const bool is_too_small = status == COORDD_INVALID_ARGUMENT &&
+                            message.find(" of the given output") != std::string::npos;
+  return is_too_small ? MakeSizeError(api, work, "more") : MakeError(api, status, message);
 }
 
 // The tensors of one call, as the library takes them.
@@ -128,11 +148,12 @@ class FfiTensors {
   }
   const coordd_tensor_t* data() const { return tensors_.data(); }
   size_t size() const { return tensors_.size(); }
-  // REQUIRES: one work for each of them.
-  std::vector<FfiWork> With(const std::vector<coordd_work_t*>& works) const {
+  // Afterwards these are empty. REQUIRES: one work for each of them.
+  std::vector<FfiWork> With(const std::vector<coordd_work_t*>& works) && {
     std::vector<FfiWork> result;
     for (size_t i = 0; i < works.size(); ++i) {
-      result.push_back({works[i], names_[i], tensors_[i].output_capacity_bytes});
+      result.push_back({works[i], std::move(names_[i]), std::move(shapes_[i]),
+                        tensors_[i].output_capacity_bytes});
     }
     return result;
   }
@@ -194,16 +215,18 @@ class FfiExecution {
         pending_(works_.size()) {}
 
   void Start() {
-    const std::vector<FfiWork> works = works_;
-    for (const FfiWork& work : works)
-      Coordd().coordd_work_on_complete(work.work, &OnComplete, this);
+    std::vector<coordd_work_t*> works;  // the last one's completion may delete this
+    for (const FfiWork& work : works_) works.push_back(work.work);
+    for (coordd_work_t* work : works) Coordd().coordd_work_on_complete(work, &OnComplete, this);
   }
 
  private:
   static void OnComplete(void* user, coordd_status_t status, const char* message) {
     auto* execution = static_cast<FfiExecution*>(user);
     if (status != COORDD_OK && !execution->failed_.exchange(true)) {
-      execution->error_ = MakeError(execution->api_, status, message);
+      // Only what goes alone has a size that others' parts decide.
+      execution->error_ =
+          MakeWorkError(execution->api_, execution->works_.front(), status, message);
     }
     if (execution->pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) execution->Finish();
   }
@@ -284,7 +307,7 @@ FfiError* WaitForEach(const FfiApi* api, const std::vector<FfiWork>& works, cons
     const coordd_status_t status = wait(work.work);
     if (error == nullptr) {
       error = status == COORDD_OK ? CheckSize(api, work)
-                                  : MakeError(api, status, Coordd().coordd_last_error());
+                                  : MakeWorkError(api, work, status, Coordd().coordd_last_error());
     }
     Coordd().coordd_work_release(work.work);
   }
@@ -322,7 +345,7 @@ FfiError* HandleFfiCallOnGpu(FfiCall* call) {
   std::vector<coordd_work_t*> works(tensors.size());
   const coordd_status_t status = SubmitFfi(request, tensors, works.data());
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
-  return WaitOnStream(api, tensors.With(works), device.stream);
+  return WaitOnStream(api, std::move(tensors).With(works), device.stream);
 }
 
 FfiError* HandleFfiCall(FfiCall* call) {
@@ -340,11 +363,12 @@ FfiError* HandleFfiCall(FfiCall* call) {
   if (status != COORDD_OK) return MakeError(api, status, Coordd().coordd_last_error());
   if (works.size() == 1 && works[0] == nullptr) return nullptr;  // it is complete
   if (api->version.minor_version < kFuturesSinceMinor || api->struct_size < sizeof(FfiApi))
-    return WaitHere(api, tensors.With(works));
+    return WaitHere(api, std::move(tensors).With(works));
   FfiFutureCreate create{sizeof(FfiFutureCreate), nullptr, nullptr};
   if (FfiError* error = api->future_create(&create); error != nullptr) return error;
   call->future = create.future;
-  (new FfiExecution(api, create.future, std::move(under_way), tensors.With(works)))->Start();
+  (new FfiExecution(api, create.future, std::move(under_way), std::move(tensors).With(works)))
+      ->Start();
   return nullptr;
 }
 

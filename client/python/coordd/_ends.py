@@ -72,7 +72,8 @@ def _tell(error: BaseException) -> None:
 def describe(kind, value, trace) -> str:
     """One line."""
     try:
-        text = without_repeats(" ".join("".join(traceback.format_exception_only(kind, value)).split()))
+        text = " ".join("".join(traceback.format_exception_only(kind, value)).split())
+        text = without_repeats(text) if kind.__module__.startswith("jax") else text
     except Exception:  # of its own __str__, say
         text = getattr(kind, "__name__", "an error")
     if trace is None:

@@ -31,11 +31,12 @@ struct coordd::tensorflow::FfiFuture {
 namespace coordd::tensorflow {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kFloat32 = 11, kInt32Scalar = 4, kFloat64Scalar = 12;  // XLA's PrimitiveType
-constexpr int kAllreduce = 0, kAllgather = 1;
+constexpr int kAllreduce = 0, kAllgather = 1, kAlltoall = 3;
 
 coordd_worker_t* worker = nullptr;
 using Handler = FfiError* (*)(FfiCall*);
@@ -222,6 +223,23 @@ TEST(Ffi, SaysThatAResultIsSmallerThanXlasBuffer) {
   }
 }
 
+// On rank 0 more comes than its part has, on the others less.
+TEST(Ffi, PartsThatDifferBetweenRanksAreNamed) {
+  const int size = coordd_size(worker), count = coordd_rank(worker) == 0 ? size : 2 * size;
+  if (size == 1) return;  // one rank has one shape
+  const std::string shape = "this rank's is [" + std::to_string(count) + "]";
+  std::vector<float> input(static_cast<size_t>(count)), output(static_cast<size_t>(count));
+  for (const bool has_futures : {true, false}) {
+    Call call("parts", kAlltoall, input.data(), output.data(), count);
+    if (!has_futures) call.api.host.version.minor_version = 1;
+    const auto error = call.Run(on_host);
+    ASSERT_NE(error, nullptr);
+    EXPECT_EQ(error->code, COORDD_INVALID_ARGUMENT);
+    EXPECT_THAT(error->message, AllOf(HasSubstr("tensor parts: the result has "),
+                                      HasSubstr("have to have the same shape"), HasSubstr(shape)));
+  }
+}
+
 TEST(Ffi, RefusesARuntimeThatIsTooOldForGpus) {
   float value = 0;
   Call call("old", kAllreduce, &value, &value, 1);
@@ -304,6 +322,12 @@ TEST(Ffi, ReducesInTheMemoryOfADeviceOnXlasStream) {
     EXPECT_EQ(driver.Download(output, 1000), std::vector<float>(1000, SumOfRanks()));
   }
   EXPECT_EQ(driver.Download(input, 1000), own);
+  const int size = coordd_size(worker), count = coordd_rank(worker) == 0 ? size : 2 * size;
+  if (size == 1) return;
+  const auto error =
+      Call("gpu", kAlltoall, input, output, count).Run(on_gpu, {driver.stream, ordinal});
+  ASSERT_NE(error, nullptr);
+  EXPECT_THAT(error->message, HasSubstr("have to have the same shape in JAX"));
 }
 
 }  // namespace

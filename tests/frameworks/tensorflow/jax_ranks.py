@@ -140,6 +140,11 @@ def check_errors():
     expect_error("multiple of", lambda: hvd.alltoall(jnp.ones(SIZE + 1)) if SIZE > 1 else 1 / 0) if SIZE > 1 else None
     if SIZE > 1:
         expect_error("has shape", lambda: hvd.allreduce(jnp.ones(3 + RANK), name="bad"))
+        for wrap in (lambda call: call, jax.jit):
+            for count, what, call in ((3 + (RANK > 0), "uneven", lambda x: hvd.allgather(x, name="uneven")),
+                                      (SIZE * (1 + (RANK > 0)), "parts", lambda x: hvd.alltoall(x, name="parts"))):
+                expect_error(f"the parts of all ranks have to have the same shape in JAX, under jit and outside; this rank's is "
+                             f"[{count}, 2]; after", lambda: wrap(call)(jnp.ones((count, 2))))  # noqa: B023
     expect_error("an array of int4 cannot travel, expected one of uint8,", lambda: hvd.allreduce(jnp.ones(3, "int4"), name="narrow"))
     expect_error("an array of int4 cannot travel", lambda: jax.jit(lambda x: hvd.allgather(x, name="narrow"))(jnp.ones(3, "int4")))
     expect_error("Min, Max or Product of complex numbers", lambda: hvd.allreduce(jnp.ones(3, "complex64"), op=hvd.Max))
