@@ -3,9 +3,11 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/net/http_server.h"
 #include "coordd/v1/admin.pb.h"
 
@@ -28,12 +30,16 @@ extern const char kStatusPage[];
 //   /v1/jobs     ServerState as JSON
 //   /v1/events   EventList as JSON; ?after=NUMBER, ?limit=COUNT, ?job=NAME
 //   /v1/targets  Prometheus HTTP service discovery
-// All arguments outlive the server.
+// A page that grows with the jobs is made when no other one is being made: it is some ten times as
+// large while it is. All arguments outlive the server.
 struct HttpSources {
   std::function<void(v1::ServerState*)> complete;  // adds what the coordinator does not know
   GrpcPort* port = nullptr;
 };
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
                                                  Clock& clock, const HttpSources& sources);
+
+// `handler`, which waits while another one that holds `turn` is being called.
+HttpHandler InTurn(std::shared_ptr<Mutex> turn, HttpHandler handler);
 
 }  // namespace coordd

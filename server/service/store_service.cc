@@ -3,14 +3,19 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/one_line.h"
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 #include "common/protocol/proto_convert.h"
 #include "server/door/caller.h"
+#include "server/model/access_rules.h"
 #include "server/service/caller_shares.h"
 
 namespace coordd {
@@ -64,6 +69,8 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
                             .what = method_,
                             .outcome = reply.status});
     }
+    if (absl::IsResourceExhausted(reply.status))
+      service_.SayRefusal(method_, job_, caller_.get(), reply.status);
     service_.metrics_.OnStoreCallEnded(method_, reply.status.code());
     if (reply.status.ok()) fill_(reply);
     COORDD_TSAN_RELEASE(this);
@@ -233,6 +240,25 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
     }
   }
   return call;
+}
+
+void StoreService::SayRefusal(const char* method, const std::string& job, const Caller* caller,
+                              const absl::Status& refused) {
+  const absl::Time now = Clock::Real().Now();
+  std::optional<std::string> more;
+  {
+    MutexLock lock(&mu_);
+    if (refusal_lines_.size() >= sweep_at_) {
+      std::erase_if(refusal_lines_,
+                    [now](const auto& entry) { return entry.second.IsUnused(now); });
+      sweep_at_ = 1024 + 2 * refusal_lines_.size();
+    }
+    more = refusal_lines_[job].Pass(now);
+  }
+  if (!more.has_value()) return;
+  COORDD_LOG(kWarning, "job ", OneLine(job), ": a call of the store (", method,
+             ") was refused: ", OneLine(refused.message()), *more,
+             caller == nullptr ? std::string() : absl::StrCat(" (", CallerText(*caller), ")"));
 }
 
 StoreService::Call* StoreService::Take(CallId id) {

@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <map>
+#include <string>
 
 #include "absl/status/status.h"
+#include "common/base/log_limit.h"
 #include "common/base/memory_limit.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/store.grpc.pb.h"
@@ -89,6 +91,9 @@ class StoreService final : public v1::Store::CallbackService {
                                   std::function<void(StoreReply&)> fill);
   // The call, when nobody has answered it yet: the caller answers it now.
   Call* Take(CallId id);
+  // A line of the log, for each job as often as LogLimit lets it: what a job may have is spent.
+  void SayRefusal(const char* method, const std::string& job, const Caller* caller,
+                  const absl::Status& refused);
   void Cancel(CallId id);
 
   // Thread-safe by itself.
@@ -105,6 +110,8 @@ class StoreService final : public v1::Store::CallbackService {
   int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<CallId, Call*> waiting_ ABSL_GUARDED_BY(mu_);
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, LogLimit> refusal_lines_ ABSL_GUARDED_BY(mu_);  // by job
+  size_t sweep_at_ ABSL_GUARDED_BY(mu_) = 1024;  // refusal_lines_, when there are so many
 };
 
 }  // namespace coordd

@@ -6,6 +6,7 @@
 
 #include <future>
 
+#include "common/base/log_limit.h"
 #include "tests/support/test_server.h"
 
 namespace coordd {
@@ -121,6 +122,38 @@ TEST_F(StoreServiceTest, RefusesStrangersAndWhatIsTooLarge) {
   EXPECT_EQ(Set(std::string(257, 'k'), "value").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Set("key", std::string((64 << 10) + 1, 'v')).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(StoreServiceLimits, WritesWhoWasRefusedForWantOfRoomButNotEachTime) {
+  CoordServerOptions options = TestServerOptions();
+  options.decisions.max_store_keys_per_job = 1;
+  TestServer server(options);
+  RawWorker worker(server.Channel());
+  ASSERT_TRUE(worker.Join("train", "a", 1));
+  ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+  const auto stub = v1::Store::NewStub(server.Channel());
+  v1::SetRequest request;
+  request.mutable_caller()->set_job("train");
+  request.mutable_caller()->set_token("secret");
+  testing::internal::CaptureStderr();
+  int refused = 0;
+  for (int i = 0; i < 20 * LogLimit::kBurst; ++i) {
+    request.set_key("key" + std::to_string(i));
+    grpc::ClientContext context;
+    context.set_deadline(TestDeadline());
+    v1::SetResponse response;
+    const grpc::Status status = stub->Set(&context, request, &response);
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) ++refused;
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(refused, 20 * LogLimit::kBurst - 1);
+  const std::string first = "job train: a call of the store (set) was refused: key key1: ";
+  EXPECT_THAT(log, HasSubstr(first + "job train has 1 keys already, the most that it may have ("));
+  EXPECT_THAT(log, testing::ContainsRegex("have \\([a-z0-9:]*127.0.0.1:[0-9]+\\)"));
+  int lines = 0;
+  for (size_t at = 0; (at = log.find("of the store (set)", at)) != log.npos; ++at) ++lines;
+  EXPECT_GE(lines, LogLimit::kBurst);
+  EXPECT_LT(lines, refused / 2);
 }
 
 TEST_F(StoreServiceTest, AnswersEveryWaitingGetWhenItStops) {
