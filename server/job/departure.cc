@@ -5,6 +5,7 @@
 #include "common/base/one_line.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/gpu_report.h"
+#include "server/members/rank_set.h"
 #include "server/model/process_exit.h"
 #include "server/model/validate_message.h"
 
@@ -84,7 +85,7 @@ std::vector<v1::Departure> NoteDepartures(const std::vector<v1::Departure>& depa
 }
 
 std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& failed, bool is_rank,
-                        const JobWorker* blamed) {
+                        const JobWorker* blamed, const std::optional<PendingTensor>& waited_in) {
   std::string text =
       absl::StrCat(Who(witness), " reported that ",
                    failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(),
@@ -93,6 +94,10 @@ std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& fa
     absl::StrAppend(
         &text, "; it blames ",
         blamed == nullptr ? absl::StrCat("rank ", failed.suspect_rank()) : Who(*blamed));
+  }
+  if (waited_in.has_value() && waited_in->missing_count > 0) {
+    absl::StrAppend(&text, "; ", waited_in->name, " lacked ",
+                    RanksString(waited_in->missing, waited_in->missing_count));
   }
   return text;
 }

@@ -1,11 +1,13 @@
 // How a worker has gone, for those who stay. PURE
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "coordd/v1/session.pb.h"
+#include "server/generation/readiness_table.h"
 #include "server/job/current_generation.h"
 #include "server/job/drains.h"
 #include "server/job/job_history.h"
@@ -38,8 +40,8 @@ std::string DepartureText(v1::DepartureCause cause, absl::string_view detail);
 
 // "rank 2 (host node3, pid 4711) reported that tensor a failed: its peer was closed".
 // `is_rank`: the generation has the rank that it suspects, which is `blamed`, if that is still
-// there.
+// there. `waited_in`: the call of a comm in which it has waited, as its heartbeats tell.
 std::string FailureText(const JobWorker& witness, const v1::CollectiveFailed& failed, bool is_rank,
-                        const JobWorker* blamed);
+                        const JobWorker* blamed, const std::optional<PendingTensor>& waited_in);
 
 }  // namespace coordd

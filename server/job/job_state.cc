@@ -225,9 +225,9 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
   const bool is_rank = generation_->HasRank(suspect);
   const Worker* const blamed =
       is_rank ? workers_.Find(generation_->session_of(Rank{suspect})) : nullptr;
-  const std::string reason = FailureText(worker, failed, is_rank, blamed);
-  // A peer that is gone is as a rule why, and its departure says more: what a data plane saw of it
-  // (a connection that ended) is often here first.
+  const std::string reason = FailureText(worker, failed, is_rank, blamed,
+                                         generation_->state().CommWaitOf(worker.place.rank));
+  // A peer that is gone is as a rule why; what a data plane saw of it is often here first.
   if (damage() == Damage::kNone) {
     const bool silent = failed.suspect_silent() && is_rank;
     if (silent) generation_->blame().Report(worker.place.rank, Rank{suspect});

@@ -99,6 +99,21 @@ dist.all_reduce(torch.ones(10000))
         self.assertEqual(len(late), 1, text)  # of those who wait the first
         self.assertEqual(len(re.findall(r"rank \d ended: 0", text)), 3, text)
 
+    def test_a_call_between_nodes_whose_timeout_is_over_names_who_has_not_come(self):
+        text = self.ranks(3, """
+os.environ["COORDD_NODE_ID"] = f"node{rank}"
+dist.init_process_group("coordd", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=8))
+dist.all_reduce(torch.ones(1))
+while rank == 2 and not os.path.exists(folder + "/failed"):
+    time.sleep(0.05)
+try:
+    dist.all_reduce(torch.ones(10000))
+finally:
+    open(folder + "/failed", "w").close()
+""", init=False)
+        for rank in range(3):
+            self.assertRegex(text, rf"rank {rank} failed: .*comm torch: allreduce number \d+ lacked rank 2\b")
+
     def test_a_rank_killed_in_async_works_is_an_error_of_waits_and_of_futures(self):
         text = self.ranks(3, """
 works = []
