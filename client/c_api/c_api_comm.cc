@@ -1,6 +1,7 @@
 // Comms.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "client/c_api/c_api_internal.h"
 #include "common/base/status_macros.h"
@@ -99,12 +100,26 @@ CommCall RootedCallOf(void* buffer, int64_t count, coordd_dtype_t dtype, int32_t
       CollectiveKind::kBroadcast, DtypeOf(dtype), ReduceOp::kNone, root, nullptr, buffer, count};
 }
 
+// NULL: of a call that is refused.
+std::vector<int64_t> CountsOf(const coordd_comm_t* comm, const int64_t* counts) {
+  if (comm == nullptr || counts == nullptr) return {};
+  return {counts, counts + comm->comm->size()};
+}
+CommCall SplitCallOf(const coordd_comm_t* comm, const void* input, const int64_t* input_counts,
+                     void* output, const int64_t* output_counts, coordd_dtype_t dtype) {
+  CommCall call = CallOf(CollectiveKind::kAlltoall, input, output, 0, dtype);
+  call.splits = std::make_shared<const CommSplits>(
+      CommSplits{CountsOf(comm, input_counts), CountsOf(comm, output_counts)});
+  return call;
+}
+
 }  // namespace
 }  // namespace coordd
 
 using coordd::CallOf;
 using coordd::CollectiveKind;
 using coordd::RootedCallOf;
+using coordd::SplitCallOf;
 using coordd::StartMessage;
 
 extern "C" {
@@ -219,6 +234,26 @@ coordd_status_t coordd_comm_alltoall_for(coordd_comm_t* comm, const void* input,
                                          int64_t count, coordd_dtype_t dtype,
                                          double timeout_seconds, coordd_work_t** work) {
   return coordd::RunFor(comm, CallOf(CollectiveKind::kAlltoall, input, output, count, dtype),
+                        timeout_seconds, work);
+}
+
+coordd_status_t coordd_comm_alltoallv(coordd_comm_t* comm, const void* input,
+                                      const int64_t* input_counts, void* output,
+                                      const int64_t* output_counts, coordd_dtype_t dtype) {
+  return coordd::Run(comm, SplitCallOf(comm, input, input_counts, output, output_counts, dtype));
+}
+coordd_status_t coordd_comm_alltoallv_async(coordd_comm_t* comm, const void* input,
+                                            const int64_t* input_counts, void* output,
+                                            const int64_t* output_counts, coordd_dtype_t dtype,
+                                            coordd_work_t** work) {
+  return coordd::Start(comm, SplitCallOf(comm, input, input_counts, output, output_counts, dtype),
+                       work);
+}
+coordd_status_t coordd_comm_alltoallv_for(coordd_comm_t* comm, const void* input,
+                                          const int64_t* input_counts, void* output,
+                                          const int64_t* output_counts, coordd_dtype_t dtype,
+                                          double timeout_seconds, coordd_work_t** work) {
+  return coordd::RunFor(comm, SplitCallOf(comm, input, input_counts, output, output_counts, dtype),
                         timeout_seconds, work);
 }
 

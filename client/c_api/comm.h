@@ -144,6 +144,26 @@ COORDD_API coordd_status_t coordd_comm_alltoall_for(coordd_comm_t* comm, const v
                                                     coordd_dtype_t dtype, double timeout_seconds,
                                                     coordd_work_t** work);
 
+/* The same with blocks of any sizes, one behind the other: `input_counts[i]` elements to member i,
+ * `output_counts[i]` from it, which has to send as many; both have a number for each member, and
+ * are read before the call returns. It is another call than coordd_comm_alltoall: all members make
+ * this one, whatever their counts are. Where they share mapped memory, a member that is sent
+ * another number than it expects gets INVALID_ARGUMENT, with both, and an output that is not to be
+ * used; the others get theirs, and the comm can still be used. */
+COORDD_API coordd_status_t coordd_comm_alltoallv(coordd_comm_t* comm, const void* input,
+                                                 const int64_t* input_counts, void* output,
+                                                 const int64_t* output_counts,
+                                                 coordd_dtype_t dtype);
+COORDD_API coordd_status_t coordd_comm_alltoallv_async(coordd_comm_t* comm, const void* input,
+                                                       const int64_t* input_counts, void* output,
+                                                       const int64_t* output_counts,
+                                                       coordd_dtype_t dtype, coordd_work_t** work);
+COORDD_API coordd_status_t coordd_comm_alltoallv_for(coordd_comm_t* comm, const void* input,
+                                                     const int64_t* input_counts, void* output,
+                                                     const int64_t* output_counts,
+                                                     coordd_dtype_t dtype, double timeout_seconds,
+                                                     coordd_work_t** work);
+
 /* Complete once all members have called it. */
 COORDD_API coordd_status_t coordd_comm_barrier(coordd_comm_t* comm);
 COORDD_API coordd_status_t coordd_comm_barrier_async(coordd_comm_t* comm, coordd_work_t** work);

@@ -68,7 +68,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 22
+#define COORDD_ABI_VERSION 23
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

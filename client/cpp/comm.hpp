@@ -125,6 +125,30 @@ class Comm {
   Work AlltoallAsync(const T* input, T* output, int64_t count) {
     return TryAlltoallAsync(input, output, count).value();
   }
+  template <typename T>
+  Expected<> TryAlltoallv(const T* input, const int64_t* input_counts, T* output,
+                          const int64_t* output_counts) {
+    return internal::Check(
+        coordd_comm_alltoallv(handle_, input, input_counts, output, output_counts, DtypeOf<T>()));
+  }
+  template <typename T>
+  void Alltoallv(const T* input, const int64_t* input_counts, T* output,
+                 const int64_t* output_counts) {
+    TryAlltoallv(input, input_counts, output, output_counts).value();
+  }
+  template <typename T>
+  Expected<Work> TryAlltoallvAsync(const T* input, const int64_t* input_counts, T* output,
+                                   const int64_t* output_counts) {
+    coordd_work_t* work = nullptr;
+    return Started(coordd_comm_alltoallv_async(handle_, input, input_counts, output, output_counts,
+                                               DtypeOf<T>(), &work),
+                   work);
+  }
+  template <typename T>
+  Work AlltoallvAsync(const T* input, const int64_t* input_counts, T* output,
+                      const int64_t* output_counts) {
+    return TryAlltoallvAsync(input, input_counts, output, output_counts).value();
+  }
   Expected<> TryBarrier() { return internal::Check(coordd_comm_barrier(handle_)); }
   void Barrier() { TryBarrier().value(); }
   Expected<Work> TryBarrierAsync() {

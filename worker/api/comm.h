@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,13 +14,19 @@ namespace coordd {
 
 class Work;  // worker/execute/work.h
 
+// Elements to each member, and from each: what one sends is what the other expects.
+struct CommSplits {
+  std::vector<int64_t> sent, received;
+};
+
 // One call, which all members make alike. `count` elements are
 //   allreduce, broadcast      the whole buffer
 //   allgather, alltoall       a block: one of each member
 //   reducescatter             the result
 // so that the larger buffer of the last three has size() * count. `input` may be the same memory as
 // the output (allgather: its own block of it; reducescatter: `output` is its own block of the
-// input), except for alltoall; otherwise they do not overlap. A broadcast has only `output`.
+// input), except for alltoall; otherwise they do not overlap. A broadcast has only `output`. An
+// alltoall with `splits`, which is another call than one without, has no `count`.
 struct CommCall {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;
@@ -28,6 +35,7 @@ struct CommCall {
   const void* input = nullptr;
   void* output = nullptr;
   int64_t count = 0;
+  std::shared_ptr<const CommSplits> splits = nullptr;
 
   bool operator==(const CommCall& other) const = default;
 };
@@ -56,7 +64,9 @@ class Comm {
   virtual int32_t size() const = 0;
 
   // Returns when the output is complete and nobody reads the input any more, or with
-  //   INVALID_ARGUMENT     a wrong argument; nothing has been done, and the comm can still be used
+  //   INVALID_ARGUMENT     a wrong argument; nothing has been done, and the comm can still be used;
+  //                        or, where the members share mapped memory, what has come of an alltoall
+  //                        with splits is not what was expected; it can be used then, too
   //   DEADLINE_EXCEEDED    who was not there, after the comm's timeout
   //   FAILED_PRECONDITION  an earlier call failed, and why; or another thread makes one; or the
   //                        caller is a forked child

@@ -12,7 +12,7 @@ namespace {
 // From the lowest bit on: elements, root, operator, dtype, kind.
 constexpr int kRootAt = 32, kOpAt = 52, kDtypeAt = 56, kKindAt = 60;
 constexpr uint64_t kElementsMask = (uint64_t{1} << kRootAt) - 1, kRootMask = 0xfffff,
-                   kSmallMask = 0xf;
+                   kSmallMask = 0xf, kHasSplits = uint64_t{1} << kRootAt;
 static_assert(static_cast<uint64_t>(kLastCollectiveKind) <= kSmallMask &&
               static_cast<uint64_t>(kLastDataType) <= kSmallMask);
 
@@ -49,6 +49,8 @@ std::string Described(uint64_t word) {
     const auto op = static_cast<ReduceOp>((word >> kOpAt) & kSmallMask);
     const auto dtype = static_cast<DataType>((word >> kDtypeAt) & kSmallMask);
     absl::StrAppend(&text, " (", Name(op), ") of ", elements, " ", Name(dtype));
+  } else if (kind == CollectiveKind::kAlltoall && (word & kHasSplits) != 0) {
+    text += " with splits";
   } else if (elements > 0) {
     absl::StrAppend(&text, " of ", elements, elements == 1 ? " byte" : " bytes");
   }
@@ -70,6 +72,8 @@ uint64_t CallWord(const CollectiveArgs& args) {
   } else {
     word |= static_cast<uint64_t>(size_bytes) & kElementsMask;
   }
+  // What members send may differ, and how they tell it, too: so it is another call.
+  if (args.kind == CollectiveKind::kAlltoall && !args.equal_blocks) word |= kHasSplits;
   if (HasRoot(args.kind)) word |= (static_cast<uint64_t>(ToInt(args.root)) & kRootMask) << kRootAt;
   return word;
 }

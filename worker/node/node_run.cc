@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -145,6 +147,7 @@ bool NodeCollectiveRun::Advance() {
         if (step_ == NodeSteps(collective_, mode_)) {
           lane_.Finish(first_step_ + step_);
           phase_ = Phase::kFinished;
+          Fail(disagreement_);
         } else {
           operations_.Begin(OperationsOf(collective_, mode_, step_));
           phase_ = Phase::kWorking;
@@ -189,16 +192,13 @@ void NodeCollectiveRun::PostPlace() {
     post.output = OffsetIn(own, args_.output.data());
   }
   if (!staging_.empty()) post.staging = OffsetIn(own, staging_.data());
-  // Where the block of each member begins, and the blocks themselves if they are small.
+  // How large the block of each member is, and the blocks themselves if they are small.
   int64_t end = sizeof(NodePost);
   std::byte* const payload = lane_.Payload(first_step_);
   if (HasSplits(args_.kind)) {
-    int64_t offset = 0;
-    for (int64_t block : args_.input_block_bytes) {
-      std::memcpy(payload + end, &offset, sizeof(offset));
-      end += static_cast<int64_t>(sizeof(offset));
-      offset += block;
-    }
+    const std::vector<int64_t>& blocks = args_.input_block_bytes;
+    std::memcpy(payload + end, blocks.data(), blocks.size() * sizeof(int64_t));
+    end += static_cast<int64_t>(blocks.size() * sizeof(int64_t));
   }
   // Of a gather and an alltoall; nobody but the receiver of a block reads it.
   const bool blocks_by_sender = HasSplits(args_.kind) || args_.kind == CollectiveKind::kGather;
@@ -228,13 +228,36 @@ absl::Status NodeCollectiveRun::ReadPost(int32_t member) {
                                             post.sequence, " of the lane, this one at ",
                                             own.sequence));
   }
-  if (HasSplits(args_.kind)) {
-    int64_t offset = 0;
-    std::memcpy(&offset, payload + sizeof(NodePost) + sizeof(offset) * lane_.self(),
-                sizeof(offset));
-    block_offsets_.push_back(offset);
-  }
+  if (HasSplits(args_.kind)) ReadSplits(member);
   return absl::OkStatus();
+}
+
+// What has come is not what was expected: nothing is taken of it, all others are served, and the
+// lane goes on.
+void NodeCollectiveRun::ReadSplits(int32_t member) {
+  const std::byte* const splits = lane_.PayloadOf(member, first_step_) + sizeof(NodePost);
+  const auto read = [splits](int32_t index) {
+    int64_t bytes = 0;
+    std::memcpy(&bytes, splits + sizeof(bytes) * index, sizeof(bytes));
+    return bytes;
+  };
+  int64_t offset = 0;
+  for (int32_t m = 0; m < lane_.self(); ++m) offset += read(m);
+  block_offsets_.push_back(offset);
+  const auto index = static_cast<size_t>(member);
+  const int64_t came = read(lane_.self()), expected = args_.output_block_bytes[index];
+  if (came == expected) return;
+  if (output_blocks_.empty()) {
+    output_blocks_ = args_.output_block_bytes;
+    collective_.output_blocks = output_blocks_;
+  }
+  output_blocks_[index] = 0;
+  const std::string one =
+      absl::StrCat(came, " bytes from member ", member, ", expected ", expected);
+  disagreement_ = absl::InvalidArgumentError(
+      disagreement_.ok()
+          ? absl::StrCat("alltoall: member ", lane_.self(), " of the group has received ", one)
+          : absl::StrCat(disagreement_.message(), "; ", one));
 }
 
 absl::Status NodeCollectiveRun::ReadPosts() {
@@ -253,7 +276,7 @@ absl::Status NodeCollectiveRun::ReadPosts() {
     CopyCarried();
     lane_.Finish(first_step_);
     phase_ = Phase::kFinished;
-    return absl::OkStatus();
+    return disagreement_;
   }
   if (exchange_ != nullptr) {
     mode_.shared = (common & NodePost::kShareable) != 0;
@@ -290,8 +313,8 @@ void NodeCollectiveRun::CopyCarried() {
     const std::byte* from = lane_.PayloadOf(m, first_step_) + sizeof(NodePost);
     if (alltoall)
       from += static_cast<int64_t>(sizeof(int64_t)) * lane_.size() + block_offsets_[index];
-    CopyBytes(args_.output.data() + to, from, args_.output_block_bytes[index]);
-    to += args_.output_block_bytes[index];
+    CopyBytes(args_.output.data() + to, from, collective_.output_blocks[index]);
+    to += collective_.output_blocks[index];
   }
 }
 

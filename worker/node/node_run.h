@@ -92,6 +92,7 @@ class NodeCollectiveRun final : public LaneRun {
            static_cast<int64_t>(input_.size()) <= options_.pull_bytes_max;
   }
   absl::Status ReadPost(int32_t member);
+  void ReadSplits(int32_t member);
   bool AllHaveReached(int64_t step) { return awaited_.AllHaveReached(lane_, step); }
   bool RootHasReached(int64_t step) { return awaited_.HasReached(lane_, collective_.root, step); }
   bool MayGoOn();
@@ -119,6 +120,8 @@ class NodeCollectiveRun final : public LaneRun {
   NodeCollective collective_;
   NodeMode mode_;
   absl::InlinedVector<int64_t, 8> block_offsets_;
+  std::vector<int64_t> output_blocks_;  // if not those of args_: of what has come as expected
+  absl::Status disagreement_;           // which has not; the status at the end
   absl::InlinedVector<NodePost, 4> posts_;
   Phase phase_ = Phase::kPosting;
   int64_t step_ = 0;            // of the plan

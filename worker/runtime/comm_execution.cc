@@ -44,6 +44,17 @@ bool NeedsAll(CollectiveKind kind) {
          kind == CollectiveKind::kBarrier;
 }
 
+// How many bytes they are together.
+size_t SetBlocks(absl::Span<const int64_t> counts, DataType dtype, std::vector<int64_t>& blocks) {
+  size_t sum_bytes = 0;
+  blocks.clear();
+  for (const int64_t count : counts) {
+    blocks.push_back(count * SizeOf(dtype));
+    sum_bytes += static_cast<size_t>(blocks.back());
+  }
+  return sum_bytes;
+}
+
 }  // namespace
 
 CommExecution::CommExecution(Needs parts)
@@ -78,12 +89,37 @@ absl::Status CommExecution::Check(const CommCall& call) const {
     return absl::InvalidArgumentError(
         absl::StrCat("broadcast: root is ", call.root, ", expected a member, 0 to ", size() - 1));
   }
+  if (call.splits != nullptr) {
+    COORDD_RETURN_IF_ERROR(CheckSplits("sent", call.splits->sent, call.input));
+    return CheckSplits("received", call.splits->received, call.output);
+  }
   const bool needs_memory = call.count > 0 && call.kind != CollectiveKind::kBarrier;
   if (needs_memory && (call.output == nullptr || (HasInput(call.kind) && call.input == nullptr))) {
     return absl::InvalidArgumentError(
         absl::StrCat(Name(call.kind), ": a buffer of ", call.count, " elements is NULL"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CommExecution::CheckSplits(absl::string_view which, absl::Span<const int64_t> counts,
+                                        const void* buffer) const {
+  const auto members = static_cast<size_t>(size());
+  if (counts.size() != members) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "alltoall: ", counts.size(), " counts of what is ", which, ", expected ", members));
+  }
+  int64_t sum = 0;
+  for (const int64_t count : counts) {
+    if (count < 0 || count > kMaxCount - sum) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("alltoall: a count of what is ", which, " is ", count,
+                       ", expected counts from 0 on, of at most ", kMaxCount, " together"));
+    }
+    sum += count;
+  }
+  if (sum == 0 || buffer != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("alltoall: the buffer of ", sum, " elements that are ", which, " is NULL"));
 }
 
 absl::Status CommExecution::Prepare(const CommCall& call) {
@@ -104,17 +140,21 @@ absl::Status CommExecution::Prepare(const CommCall& call) {
   args_.group = ProcessSetId{ToInt(needs_.lane)};
   args_.root = Rank{call.root};
   const bool by_receiver = InputIsByRank(kind), by_sender = FirstDimensionMayDiffer(kind);
-  args_.input_block_bytes.assign(by_receiver ? members : 0, static_cast<int64_t>(block));
-  args_.output_block_bytes.assign(by_sender ? members : 0, static_cast<int64_t>(block));
+  size_t input_bytes = by_receiver ? all : block, output_bytes = by_sender ? all : block;
+  args_.equal_blocks = call.splits == nullptr;
+  if (args_.equal_blocks) {
+    args_.input_block_bytes.assign(by_receiver ? members : 0, static_cast<int64_t>(block));
+    args_.output_block_bytes.assign(by_sender ? members : 0, static_cast<int64_t>(block));
+  } else {
+    input_bytes = SetBlocks(call.splits->sent, call.dtype, args_.input_block_bytes);
+    output_bytes = SetBlocks(call.splits->received, call.dtype, args_.output_block_bytes);
+  }
   args_.input = {};
   args_.output = {};
-  if (HasInput(kind)) {
-    args_.input =
-        absl::MakeSpan(static_cast<const std::byte*>(call.input), by_receiver ? all : block);
-  }
+  if (HasInput(kind))
+    args_.input = absl::MakeSpan(static_cast<const std::byte*>(call.input), input_bytes);
   if (kind != CollectiveKind::kBarrier)
-    args_.output = absl::MakeSpan(static_cast<std::byte*>(call.output), by_sender ? all : block);
-  args_.equal_blocks = true;
+    args_.output = absl::MakeSpan(static_cast<std::byte*>(call.output), output_bytes);
   COORDD_RETURN_IF_ERROR(ValidateArgs(args_, Rank{needs_.self}, size()));
   prepared_ = call;
   return absl::OkStatus();
@@ -183,7 +223,7 @@ absl::Status CommExecution::Finish(absl::Status status) {
   account_.GoesOn();
   if (status.ok() && prepared_->op == ReduceOp::kAverage && !scaled_) Divide();
   Count(status);
-  if (status.ok()) return status;
+  if (status.ok() || absl::IsInvalidArgument(status)) return status;
   failure_ = status;
   needs_.plane->comm_failed.store(true, std::memory_order_release);
   if (needs_.mapped != nullptr) needs_.mapped->node->GiveUp();

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "worker/api/comm.h"
 #include "worker/interfaces/collective_backend.h"
@@ -62,6 +64,9 @@ class CommExecution {
 
   // Thread-safe. INVALID_ARGUMENT.
   absl::Status Check(const CommCall& call) const;
+  // Of an alltoall with splits: those of one buffer.
+  absl::Status CheckSplits(absl::string_view which, absl::Span<const int64_t> counts,
+                           const void* buffer) const;
   // Begins a call. Statuses: as Comm::Run, of what is known at once. REQUIRES: the one before has
   // ended.
   absl::Status Begin(const CommCall& call);

@@ -1,6 +1,7 @@
 #include "worker/runtime/comm_order.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -187,8 +188,11 @@ WorkResult CommOrder::ResultOf(const CommCall& call) const {
   result.generation = execution_.needs().generation;
   result.size = execution_.size();
   const int64_t blocks = FirstDimensionMayDiffer(call.kind) ? execution_.size() : 1;
-  result.output_shape = {call.count * blocks};
-  result.output_bytes = call.count * blocks * SizeOf(call.dtype);
+  int64_t count = call.count * blocks;
+  if (call.splits != nullptr)
+    count = std::accumulate(call.splits->received.begin(), call.splits->received.end(), int64_t{0});
+  result.output_shape = {count};
+  result.output_bytes = count * SizeOf(call.dtype);
   return result;
 }
 

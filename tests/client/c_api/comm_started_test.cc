@@ -41,12 +41,20 @@ void TestStarting(Comm& comm) {
   works.push_back(comm.BarrierAsync());
   Floats mine(static_cast<size_t>(size), static_cast<float>(rank)), theirs(mine.size());
   works.push_back(comm.AlltoallAsync(mine.data(), theirs.data(), 1));
+  Floats from_all(static_cast<size_t>(size * (rank + 1)));
+  {  // their splits are not needed any more
+    std::vector<int64_t> sent, received(static_cast<size_t>(size), rank + 1);
+    for (int r = 0; r < size; ++r) sent.push_back(r + 1);
+    works.push_back(comm.AlltoallvAsync(all.data(), sent.data(), from_all.data(), received.data()));
+  }
   for (auto work = works.rbegin(); work != works.rend(); ++work) work->Wait();
   for (int64_t i = 0; i < 750000; i += 97) {
     CHECK(large[static_cast<size_t>(i)] == SumAt(size, i));
     CHECK(all[static_cast<size_t>((size - 1) * 750000 + i)] == Value(size - 1, i));
   }
   for (int r = 0; r < size; ++r) CHECK(theirs[static_cast<size_t>(r)] == static_cast<float>(r));
+  CHECK(from_all.front() == Value(0, rank * (rank + 1) / 2));  // all have the same to send
+  CHECK(works.back().Result().shape[0] == size * (rank + 1));
   CHECK(part[0] == Value(0, rank * 10));
   const coordd_result_t result = works[0].Result();
   CHECK(result.size == size && result.ndim == 1 && result.shape[0] == 750000 * size);
@@ -54,6 +62,41 @@ void TestStarting(Comm& comm) {
   CHECK(comm.TryAllreduceAsync<float>(nullptr, part.data(), 1, Op::kSum).code() ==
         COORDD_INVALID_ARGUMENT);
   CHECK(coordd_comm_barrier_async(comm.handle(), nullptr) == COORDD_INVALID_ARGUMENT);
+}
+
+// Rank r sends (r + to) % 3 * unit elements, which begin with their sum.
+void TestSplits(Comm& comm, int64_t unit, bool maps) {
+  const int size = comm.size(), rank = comm.rank();
+  std::vector<int64_t> sent, received;
+  Floats input;
+  for (int other = 0; other < size; ++other) {
+    sent.push_back((rank + other) % 3 * unit);
+    received.push_back((other + rank) % 3 * unit);
+    for (int64_t i = 0; i < sent.back(); ++i) input.push_back(Value(rank, other * unit + i));
+  }
+  Floats output(input.size());
+  comm.Alltoallv(input.data(), sent.data(), output.data(), received.data());
+  size_t at = 0;
+  for (int other = 0; other < size; ++other) {
+    for (int64_t i = 0; i < received[static_cast<size_t>(other)]; ++i)
+      CHECK(output[at++] == Value(other, rank * unit + i));
+  }
+  CHECK(at == output.size());
+  if (!maps || size == 1) return;
+  // Rank 1 expects one more of rank 0 than is sent: nobody else hears of it, and the comm goes on.
+  if (rank == 1) {
+    ++received[0];
+    output.resize(output.size() + 1);
+  }
+  const auto done = comm.TryAlltoallv(input.data(), sent.data(), output.data(), received.data());
+  CHECK(done.code() == (rank == 1 ? COORDD_INVALID_ARGUMENT : COORDD_OK));
+  if (rank == 1) {
+    const std::string bytes = std::to_string(4 * sent[0]);
+    CHECK(done.message().find("member 1 of the group has received " + bytes +
+                              " bytes from member 0, expected " +
+                              std::to_string(4 * sent[0] + 4)) != std::string::npos);
+  }
+  comm.Barrier();
 }
 
 // Messages match by sender and tag, in their order, whatever their sizes; a wrong one is an error
@@ -211,6 +254,7 @@ int main(int argc, char** argv) {
     {
       Comm comm = worker.MakeComm("test");
       TestStarting(comm);
+      for (const int64_t unit : {1, 7, 300, 100000}) TestSplits(comm, unit, maps);
       TestMessages(comm);
       TestTenThousand(comm);
       TestCallbacks(comm);

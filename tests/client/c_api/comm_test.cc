@@ -306,6 +306,18 @@ void TestRefusals(coordd::Worker& worker, Comm& comm) {
   CHECK(coordd_comm_allreduce(comm.handle(), values, values, 4, COORDD_FLOAT32, 77) ==
         COORDD_INVALID_ARGUMENT);
   CHECK(coordd_comm_barrier(nullptr) == COORDD_INVALID_ARGUMENT);
+  std::vector<int64_t> counts(static_cast<size_t>(comm.size()), 0);
+  CHECK(comm.TryAlltoallv<float>(values, nullptr, values, counts.data()).code() ==
+        COORDD_INVALID_ARGUMENT);
+  counts[0] = -1;
+  CHECK(comm.TryAlltoallv<float>(values, counts.data(), values + 2, counts.data()).code() ==
+        COORDD_INVALID_ARGUMENT);
+  counts[0] = INT64_MAX;
+  CHECK(comm.TryAlltoallv<float>(values, counts.data(), values + 2, counts.data()).code() ==
+        COORDD_INVALID_ARGUMENT);
+  counts[0] = 1;
+  CHECK(comm.TryAlltoallv<float>(nullptr, counts.data(), values, counts.data()).code() ==
+        COORDD_INVALID_ARGUMENT);
   CHECK(coordd_comm_create(worker.handle(), 0, "x", -1, nullptr) == COORDD_INVALID_ARGUMENT);
   comm.Barrier();  // it can still be used
   const pid_t child = fork();

@@ -200,6 +200,9 @@ def check_all_to_all():
     dist.all_to_all_single(output, torch.full((2,), float(rank)), [2 if rank == 0 else 0] * size, only_first)
     if rank == 0:
         equal(output, torch.arange(float(size)).repeat_interleave(2))
+    output, rows = torch.empty(size), [1] * size
+    dist.all_to_all_single(output, torch.arange(float(size)), None if rank == 0 else rows, None if rank == 0 else rows)  # the same call
+    equal(output, torch.full((size,), float(rank)))
     outputs = [torch.empty(one + 1, dtype=torch.int32) for one in range(size)]
     dist.all_to_all(outputs, [torch.full((rank + 1,), rank * 10 + one, dtype=torch.int32) for one in range(size)])
     for one, output in enumerate(outputs):

@@ -2,7 +2,7 @@
 
 The default group is a job of coordd's, and so is a group of which coordd's default group does not know the members. Other groups are
 process sets of its job (_job.py), made by their members alone. The collectives of a group are those of a comm, in one order, and its
-sends and receives are messages of the comm; uneven exchanges, and sends of GPUs' memory, are named operations.
+sends and receives are messages of the comm; sends of GPUs' memory are named operations.
 
 Members are counted as torch counts them: coordd may number them otherwise (ranks of one node are neighbours), and what a comm delivers
 in the order of its members is put into torch's.
@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 import time
-from ctypes import byref, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int64, c_void_p
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -52,6 +52,7 @@ class Channel:
             self.comm = made if made is not None else self._join_job(store, recovers)
         except CoorddError as error:
             raise as_backend_error(error) from None
+        self.comm.order = self.order
         self._coordd_ranks = None if self.order is None else [self.order.index(one) for one in range(size)]
         self.allreduce = self.comm.allreduce  # (kept, address, count, dtype, op)
         self.job.enter()
@@ -147,49 +148,24 @@ class Channel:
         """Likewise."""
         return input_.data_ptr(), output.data_ptr(), input_.numel() * input_.element_size(), _BYTES
 
-    def alltoall(self, output: torch.Tensor, input_: torch.Tensor) -> None:
-        """A block of each for each member; both are dense."""
-        into, out_of = output, input_
+    def alltoall(self, output: torch.Tensor, input_: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> None:
+        """Bytes, so many to and from each member; both are dense. Each member makes this call, also if it sends and receives
+        nothing."""
+        into, out_of, come = output, input_, list(received)
         if self.order is not None:
-            out_of = input_.reshape(self.size, -1)[self.order].contiguous()
-            into = torch.empty_like(output)
-        block = input_.numel() * input_.element_size() // self.size
-        self.comm.run("alltoall", (into, out_of), out_of.data_ptr(), into.data_ptr(), block, _BYTES)
+            parts = input_.split(list(sent))
+            out_of, into = torch.cat([parts[one] for one in self.order]), torch.empty_like(output)
+            sent, come = [sent[one] for one in self.order], [received[one] for one in self.order]
+        self.comm.run("alltoallv", (into, out_of), out_of.data_ptr() or 64, (c_int64 * self.size)(*sent), into.data_ptr() or 64,
+                      (c_int64 * self.size)(*come), _BYTES)
         if self._coordd_ranks is not None:
-            output.copy_(into.reshape(self.size, -1)[self._coordd_ranks].view(output.shape))
+            at = into.split(come)
+            output.copy_(torch.cat([at[one] for one in self._coordd_ranks]))
 
     def barrier(self) -> None:
         self.comm.run("barrier", None)
 
-    # --- by name
-
-    def exchange(self, name: str, into: torch.Tensor, out_of: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> None:
-        """An alltoall of so many bytes to and from each member; both are dense. Waits."""
-        if self.order is not None:
-            out_of = torch.cat([out_of.split(list(sent))[one] for one in self.order])
-        splits = [sent[one] for one in self.order or range(self.size)]
-        target = into if self.order is None else torch.empty_like(into)
-        prepared = _native.Prepared(name, [out_of.numel()], _BYTES)
-        prepared.words[_native.INPUT_WORD] = out_of.data_ptr() or 64
-        prepared.words[_native.OUTPUT_WORD] = target.data_ptr() or 64
-        prepared.words[_native.CAPACITY_WORD] = target.numel()
-        work = self._work("coordd_alltoall_async", prepared, self.set, (c_int64 * self.size)(*splits), c_size_t(self.size))
-        try:
-            _native.wait_or_keep(work, (target, out_of))
-        except CoorddError as error:
-            raise as_backend_error(error, self.timeout_s) from None
-        self._require_received(work.result().received_splits or (), received)
-        if self.order is not None:
-            at = target.split([received[one] for one in self.order])
-            into.copy_(torch.cat([at[one] for one in self._coordd_ranks or ()]))
-
-    def _require_received(self, came: Sequence[int], expected: Sequence[int]) -> None:
-        """Of each member, in coordd's order. DistBackendError: what came is in other places than the program looks at."""
-        wrong = [f"{bytes_} bytes from member {one}, expected {expected[one]}"
-                 for one, bytes_ in zip(self.order or range(self.size), came) if bytes_ != expected[one]]
-        if wrong:
-            raise dist.DistBackendError(  # type: ignore[attr-defined]
-                f"coordd: all_to_all: member {self.rank} of the group has received {'; '.join(wrong)} [INVALID_ARGUMENT]")
+    # --- messages
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> _native.Work:
         return self._message("send", tensor, self.coordd_rank(destination), tag)

@@ -4,6 +4,7 @@ import collections
 import math
 import os
 import queue
+import re
 import threading
 import time
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
@@ -17,7 +18,7 @@ _CALLS: Dict[str, List[Any]] = {
     "reducescatter": [c_void_p, c_void_p, c_int64, c_int32, c_int32],
     "broadcast": [c_void_p, c_int64, c_int32, c_int32],
     "allgather": [c_void_p, c_void_p, c_int64, c_int32],
-    "alltoall": [c_void_p, c_void_p, c_int64, c_int32],
+    "alltoallv": [c_void_p, c_void_p, c_void_p, c_void_p, c_int32],
     "barrier": []}
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 _SLICE = c_double(_SLICE_S)
@@ -65,6 +66,7 @@ class Comm:
     def __init__(self, worker: _native.Worker, process_set: int, timeout_s: float):
         """Collective: all members of the set. CoorddError: coordd's."""
         self.timeout_s = timeout_s
+        self.order: Optional[List[int]] = None  # members as the program counts them, if it counts them otherwise
         self._pointer = c_void_p()
         create, self._free, self._runs, self._starts, self._messages = _declared()
         self._running = c_void_p()  # of a call that has come back before its end
@@ -110,14 +112,21 @@ class Comm:
         """Of a call that has failed, or goes on."""
         work = self._taken()
         if work is None:
-            raise backend_error(status, self.timeout_s)
+            raise self.error(status)
         try:
             status = await_status(work)
         except BaseException:
             _native.keep_until_done(work, kept)
             raise
         if status != 0:
-            raise backend_error(status, self.timeout_s)
+            raise self.error(status)
+
+    def error(self, status: int) -> Exception:
+        """For a call of this thread that has just failed. Its sentence counts the members as the program does."""
+        error, order = backend_error(status, self.timeout_s), self.order
+        if order is None:
+            return error
+        return type(error)(re.sub(r"\bmember (\d+)\b", lambda found: f"member {order[int(found[1])]}", str(error)))
 
     def _taken(self) -> Optional[_native.Work]:
         address, self._running.value = self._running.value, None
@@ -133,7 +142,7 @@ class Comm:
         pointer = c_void_p()
         status = self._starts[name](self._pointer, *arguments, byref(pointer))
         if status != 0:
-            raise backend_error(status, self.timeout_s)
+            raise self.error(status)
         work = _native.Work((pointer.value,), "torch")
         started = self._started
         if started and self._poll(started[0][0].pointers[0]) == 1:

@@ -23,6 +23,12 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
+def _row_bytes(tensor: torch.Tensor, rows: Sequence[int]) -> List[int]:
+    """Of parts with so many rows."""
+    one = tensor.numel() // tensor.size(0) * tensor.element_size() if tensor.numel() else 0
+    return [count * one for count in rows]
+
+
 class Exchanges(Calls):
     """Mixin of a group."""
 
@@ -204,17 +210,11 @@ class Exchanges(Calls):
         received = self._splits("output", output, output_splits)
         if is_on_gpu:
             return self._enqueue("all_to_all", self._gpu.exchange, output.detach(), input_.detach(), sent, received, [output])
-        even = not input_splits and not output_splits
 
         def run():
             into, out_of = output.detach(), dense(input_.detach())
             own = dense(into)
-            if not even:
-                rows = [one * (max(out_of.numel(), 1) // max(out_of.size(0), 1)) * out_of.element_size() for one in sent]
-                back = [one * (max(own.numel(), 1) // max(own.size(0), 1)) * own.element_size() for one in received]
-                self._channel.exchange(self._name("torch.alltoall"), own.view(-1).view(torch.uint8), _bytes_of(out_of), rows, back)
-            elif out_of.numel():
-                self._channel.alltoall(own, out_of)
+            self._channel.alltoall(own.view(-1).view(torch.uint8), _bytes_of(out_of), _row_bytes(out_of, sent), _row_bytes(own, received))
             write_back(own, into)
 
         return self._submit("all_to_all", run, [output], opts)
@@ -243,8 +243,7 @@ class Exchanges(Calls):
             out_of = torch.cat([_bytes_of(one) for one in inputs])
             sizes = [one.numel() * one.element_size() for one in outputs]
             into = torch.empty(sum(sizes), dtype=torch.uint8)
-            self._channel.exchange(self._name("torch.alltoall"), into, out_of,
-                                   [one.numel() * one.element_size() for one in inputs], sizes)
+            self._channel.alltoall(into, out_of, [one.numel() * one.element_size() for one in inputs], sizes)
             for output, part in zip(outputs, into.split(sizes)):
                 if output.numel():
                     output.detach().copy_(part.clone().view(output.dtype).view(output.shape))

@@ -258,7 +258,7 @@ class Started(Native):
         status = await_status(self._native)
         self._comm.let_go()
         if status != 0:
-            raise backend_error(status, self._comm.timeout_s)
+            raise self._comm.error(status)
 
 
 class Named(Native):
