@@ -3,6 +3,16 @@
 include(CMakePackageConfigHelpers)
 
 set(lib lib)  # not lib/ARCH: nothing here is meant for /usr
+
+# Where TARGET looks for libraries, the same in the build as installed: CMake fills up what it has to replace with colons, and an empty
+# name between colons is the folder in which a user happens to be, whose libraries are anybody's.
+function(coordd_looks_in target)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${ARGN}")
+  if(NOT CMAKE_BUILD_RPATH)  # a UCX that is not the system's has to be found in the build, too
+    set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  endif()
+endfunction()
+
 set(programs "")
 foreach(program coordd coordd-relay coordd-worker coordrun coordctl)
   if(TARGET ${program})
@@ -10,18 +20,20 @@ foreach(program coordd coordd-relay coordd-worker coordrun coordctl)
   endif()
 endforeach()
 if(programs)
-  set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${lib}")
+  foreach(program ${programs})
+    coordd_looks_in(${program} "$ORIGIN/../${lib}")
+  endforeach()
   install(TARGETS ${programs} RUNTIME DESTINATION bin)
 endif()
 if(TARGET digits)
-  set_target_properties(digits PROPERTIES INSTALL_RPATH "$ORIGIN/../../../../${lib}")
+  coordd_looks_in(digits "$ORIGIN/../lib" "$ORIGIN/../../../../${lib}")  # in the build; installed
   install(TARGETS digits RUNTIME DESTINATION share/coordd/examples/digits)
   install(DIRECTORY client/examples/digits DESTINATION share/coordd/examples
           FILES_MATCHING PATTERN "*.cc" PATTERN "*.h" PATTERN "*.md" PATTERN "*.gz")
 endif()
 
 if(TARGET glm)
-  set_target_properties(glm PROPERTIES INSTALL_RPATH "$ORIGIN/../../../../${lib}")
+  coordd_looks_in(glm "$ORIGIN/../lib" "$ORIGIN/../../../../${lib}")  # in the build; installed
   install(TARGETS glm RUNTIME DESTINATION share/coordd/examples/glm)
   install(DIRECTORY client/examples/glm DESTINATION share/coordd/examples FILES_MATCHING PATTERN "*.cc" PATTERN "*.h")
 endif()
@@ -31,12 +43,13 @@ install(DIRECTORY deploy DESTINATION share/coordd OPTIONAL)
 install(FILES client/c_api/coordd.h client/c_api/collectives.h client/c_api/comm.h client/c_api/leaving.h client/c_api/memory.h client/c_api/process_sets.h client/c_api/store.h client/cpp/comm.hpp client/cpp/coordd.hpp client/cpp/process_sets.hpp client/cpp/store.hpp client/cpp/tensors.hpp DESTINATION include/coordd)
 
 if(TARGET coordd_tensorflow)
-  set_target_properties(coordd_tensorflow PROPERTIES INSTALL_RPATH "$ORIGIN")
+  coordd_looks_in(coordd_tensorflow "$ORIGIN")
   install(TARGETS coordd_tensorflow LIBRARY DESTINATION ${lib})
 endif()
 
 if(TARGET coordd_shared)
-  set_target_properties(coordd_shared PROPERTIES EXPORT_NAME coordd INSTALL_RPATH "$ORIGIN")
+  set_target_properties(coordd_shared PROPERTIES EXPORT_NAME coordd)
+  coordd_looks_in(coordd_shared "$ORIGIN")
   install(TARGETS coordd_shared EXPORT coorddTargets LIBRARY DESTINATION ${lib})
   install(EXPORT coorddTargets NAMESPACE coordd:: DESTINATION ${lib}/cmake/coordd)
   configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/templates/coorddConfig.cmake.in
