@@ -5,7 +5,6 @@
 #include "common/base/one_line.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/gpu_report.h"
-#include "server/members/rank_set.h"
 #include "server/model/process_exit.h"
 #include "server/model/validate_message.h"
 

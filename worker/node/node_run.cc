@@ -147,7 +147,7 @@ bool NodeCollectiveRun::Advance() {
         if (step_ == NodeSteps(collective_, mode_)) {
           lane_.Finish(first_step_ + step_);
           phase_ = Phase::kFinished;
-          Fail(disagreement_);
+          Fail(splits_.disagreement);
         } else {
           operations_.Begin(OperationsOf(collective_, mode_, step_));
           phase_ = Phase::kWorking;
@@ -243,21 +243,21 @@ void NodeCollectiveRun::ReadSplits(int32_t member) {
   };
   int64_t offset = 0;
   for (int32_t m = 0; m < lane_.self(); ++m) offset += read(m);
-  block_offsets_.push_back(offset);
+  splits_.offsets.push_back(offset);
   const auto index = static_cast<size_t>(member);
   const int64_t came = read(lane_.self()), expected = args_.output_block_bytes[index];
   if (came == expected) return;
-  if (output_blocks_.empty()) {
-    output_blocks_ = args_.output_block_bytes;
-    collective_.output_blocks = output_blocks_;
+  if (splits_.taken.empty()) {
+    splits_.taken = args_.output_block_bytes;
+    collective_.output_blocks = splits_.taken;
   }
-  output_blocks_[index] = 0;
+  splits_.taken[index] = 0;
   const std::string one =
       absl::StrCat(came, " bytes from member ", member, ", expected ", expected);
-  disagreement_ = absl::InvalidArgumentError(
-      disagreement_.ok()
+  splits_.disagreement = absl::InvalidArgumentError(
+      splits_.disagreement.ok()
           ? absl::StrCat("alltoall: member ", lane_.self(), " of the group has received ", one)
-          : absl::StrCat(disagreement_.message(), "; ", one));
+          : absl::StrCat(splits_.disagreement.message(), "; ", one));
 }
 
 absl::Status NodeCollectiveRun::ReadPosts() {
@@ -271,12 +271,12 @@ absl::Status NodeCollectiveRun::ReadPosts() {
     common &= posts_[static_cast<size_t>(m)].flags;
     largest_bytes = std::max(largest_bytes, posts_[static_cast<size_t>(m)].largest_block_bytes);
   }
-  collective_.block_offsets = block_offsets_;
+  collective_.block_offsets = splits_.offsets;
   if ((common & NodePost::kCarried) != 0) {
     CopyCarried();
     lane_.Finish(first_step_);
     phase_ = Phase::kFinished;
-    return disagreement_;
+    return splits_.disagreement;
   }
   if (exchange_ != nullptr) {
     mode_.shared = (common & NodePost::kShareable) != 0;
@@ -312,7 +312,7 @@ void NodeCollectiveRun::CopyCarried() {
     const size_t index = static_cast<size_t>(m);
     const std::byte* from = lane_.PayloadOf(m, first_step_) + sizeof(NodePost);
     if (alltoall)
-      from += static_cast<int64_t>(sizeof(int64_t)) * lane_.size() + block_offsets_[index];
+      from += static_cast<int64_t>(sizeof(int64_t)) * lane_.size() + splits_.offsets[index];
     CopyBytes(args_.output.data() + to, from, collective_.output_blocks[index]);
     to += collective_.output_blocks[index];
   }

@@ -85,6 +85,13 @@ class NodeCollectiveRun final : public LaneRun {
   enum class Phase : uint8_t { kPosting, kGathering, kWorking, kWaiting, kFinished };
   enum class Progress : uint8_t { kDone, kMore, kBlocked };  // of a step's operations
 
+  // Of an alltoall.
+  struct Splits {
+    absl::InlinedVector<int64_t, 8> offsets;  // where this one's block begins in each input
+    std::vector<int64_t> taken;               // bytes of each block; empty: as args_ has them
+    absl::Status disagreement;                // the status at the end: something else has come
+  };
+
   static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane, bool exchanged);
 
   bool Pulls() const {
@@ -119,9 +126,7 @@ class NodeCollectiveRun final : public LaneRun {
   std::optional<NodeInlineRun> inline_;  // all that there is to it, if it is small
   NodeCollective collective_;
   NodeMode mode_;
-  absl::InlinedVector<int64_t, 8> block_offsets_;
-  std::vector<int64_t> output_blocks_;  // if not those of args_: of what has come as expected
-  absl::Status disagreement_;           // which has not; the status at the end
+  Splits splits_;
   absl::InlinedVector<NodePost, 4> posts_;
   Phase phase_ = Phase::kPosting;
   int64_t step_ = 0;            // of the plan
