@@ -24,16 +24,48 @@ dist.destroy_process_group()
 """
 
 
+STORES = """
+import torch, torch.distributed as dist
+import coordd.torch.distributed
+def reduced(backend):
+    dist.init_process_group(backend, init_method="coordd://")
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert tensor[0] == dist.get_world_size() == 3
+    dist.destroy_process_group()
+for backend in ("gloo", "gloo", "coordd", "coordd"):  # again, where the group before has left its keys
+    reduced(backend)
+own, rank, size = coordd.torch.distributed.connect()
+assert size == 3
+own.set(f"of {rank}", str(rank))
+own.wait([f"of {one}" for one in range(size)])
+other, _, _ = coordd.torch.distributed.connect()
+assert not other.check(["of 0"])
+named, _, _ = coordd.torch.distributed.connect(job="named")
+assert named.add("members", 1) <= 3 and not named.check(["of 0"])
+reduced("gloo")
+own.set(f"through {rank}", "")
+own.wait([f"through {one}" for one in range(size)])
+"""
+
+
 @unittest.skipUnless(has_torch(), "needs torch 2.1 or later")
 class UnderCoordrun(processes.TestCase):
     def run_ranks(self, body, size=3):
         """Status and text."""
+        return self.run_program(PROGRAM.format(body=body), size)
+
+    def run_program(self, text, size=3):
         script = os.path.join(self.folder, "train.py")
         with open(script, "w", encoding="utf-8") as file:
-            file.write(PROGRAM.format(body=body))
+            file.write(text)
         run = self.start(processes.Process([program("coordrun"), "--torch-backend", "coordd", "-np", str(size), "--", sys.executable,
                                             "-u", script], environment(TMPDIR=self.folder)))
         return run.wait(PATIENCE_S), run.text()
+
+    def test_a_store_of_coordds_is_there_for_one_group_after_the_other_and_beside_them(self):
+        status, text = self.run_program(STORES)
+        self.assertEqual(status, 0, text)
 
     def test_who_raises_is_named_with_its_error(self):
         status, text = self.run_ranks("""

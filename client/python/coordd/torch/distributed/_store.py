@@ -8,7 +8,7 @@ import threading
 import time
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
@@ -21,24 +21,12 @@ from coordd.torch.distributed import _bootstrap, _errors
 _DEADLINE_EXCEEDED, _NOT_FOUND, _OUT_OF_RANGE = (_library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE"))
 _MAX_KEY_BYTES, _MAX_VALUE_BYTES = 248, 64 * 1024
 _PART = b"\0coordd value in parts "
-_PREFIX = b"torch/"
+_PREFIX = b"torch/"  # of keys; of the n-th store of a process b"torch-n/"
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 _PART_WAIT_S = 5.0  # parts are there before their key
 _SWAPS = 100  # where others set a key at the same time, before the parts of what they set stay behind
 _DEFAULT = timedelta(seconds=300)
 _StoreError = getattr(dist, "DistStoreError", RuntimeError)
-
-
-def _wire_key(key: str) -> bytes:
-    """The key; of a longer one, or of one with a NUL, its begin, and a hash of all of it."""
-    encoded = _PREFIX + key.encode()
-    if len(encoded) <= _MAX_KEY_BYTES and b"\0" not in encoded:
-        return encoded
-    return encoded[:170].partition(b"\0")[0].decode(errors="ignore").encode() + b"#" + hashlib.sha256(encoded).hexdigest().encode()
-
-
-def _wire_keys(keys):
-    return (c_char_p * max(len(keys), 1))(*[_wire_key(key) for key in keys])
 
 
 def _bytes(value) -> bytes:
@@ -77,9 +65,9 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     compare_set() compares values of at most 64 KiB, and append() makes none that is larger."""
 
-    def __init__(self, worker: _native.Worker, timeout: timedelta = _DEFAULT):
+    def __init__(self, worker: _native.Worker, timeout: timedelta = _DEFAULT, prefix: bytes = _PREFIX):
         super().__init__()
-        self._worker = worker
+        self._worker, self._prefix = worker, prefix
         self.set_timeout(timeout)  # kept by torch's half, which those in C++ who wrap this one (PrefixStore) set, and nobody tells here
         _alive.append(self)
         library = _library.library()
@@ -104,9 +92,19 @@ class Store(dist.Store):  # type: ignore[name-defined]
         self._count.argtypes = [c_void_p, c_char_p, POINTER(c_int64), c_double]
 
     def clone(self):
-        return Store(self._worker, self.timeout)
+        return Store(self._worker, self.timeout, self._prefix)
 
     # --- one value
+
+    def _wire(self, key: str) -> bytes:
+        """The key; of a longer one, or of one with a NUL, its begin, and a hash of all of it."""
+        encoded = self._prefix + key.encode()
+        if len(encoded) <= _MAX_KEY_BYTES and b"\0" not in encoded:
+            return encoded
+        return encoded[:170].partition(b"\0")[0].decode(errors="ignore").encode() + b"#" + hashlib.sha256(encoded).hexdigest().encode()
+
+    def _wires(self, keys: Sequence[str]):
+        return (c_char_p * max(len(keys), 1))(*[self._wire(key) for key in keys])
 
     def _failed(self, key: str) -> Exception:
         return _StoreError(f"coordd: key {key!r}: {_library.library().last_error()}")
@@ -116,7 +114,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(key)
 
     def set(self, key, value):
-        wire, stored = _wire_key(key), self._in_parts(key, _bytes(value))
+        wire, stored = self._wire(key), self._in_parts(key, _bytes(value))
         before: Optional[bytes] = None
         for _ in range(_SWAPS):
             now = self._swap(key, wire, before, stored)
@@ -178,7 +176,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def _now(self, key: str) -> Optional[bytes]:
         """What stands under the key; None: nothing."""
-        return self._wait_for(key, _wire_key(key), 0.25) if self.check([key]) else None
+        return self._wait_for(key, self._wire(key), 0.25) if self.check([key]) else None
 
     def _delete_wire(self, key: str, wire: bytes) -> bool:
         deleted = c_int32()
@@ -210,7 +208,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
                 raise _StoreError(f"coordd: nobody has set the key {key!r}: {error}") from None
 
     def _get(self, key: str, seconds: float) -> Optional[bytes]:
-        value = self._wait_for(key, _wire_key(key), seconds)
+        value = self._wait_for(key, self._wire(key), seconds)
         return None if value is None else self._whole(key, value)
 
     def get(self, key):
@@ -223,7 +221,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         if not -2**63 <= value < 2**63:
             raise OverflowError(f"add to the key {key!r}: {value} does not fit 64 bits")
         total = c_int64()
-        if self._add_to(self._worker.pointer, _wire_key(key), value, byref(total), self.timeout.total_seconds()) != 0:
+        if self._add_to(self._worker.pointer, self._wire(key), value, byref(total), self.timeout.total_seconds()) != 0:
             raise self._failed(key)
         return total.value
 
@@ -234,7 +232,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         before = self._now(key)
         if before is not None and before.startswith(_PART):
             raise _StoreError(f"coordd: key {key!r}: its value has more than {_MAX_VALUE_BYTES} bytes, nothing can be appended to it")
-        if self._append_to(self._worker.pointer, _wire_key(key), value, len(value), None, self.timeout.total_seconds()) != 0:
+        if self._append_to(self._worker.pointer, self._wire(key), value, len(value), None, self.timeout.total_seconds()) != 0:
             raise self._failed(key)
 
     def compare_set(self, key, expected_value, desired_value):
@@ -242,7 +240,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         if len(expected) > _MAX_VALUE_BYTES:
             raise ValueError(f"compare_set of the key {key!r}: the expected value has {len(expected)} bytes, at most {_MAX_VALUE_BYTES} "
                              "can be compared")
-        wire, stored = _wire_key(key), self._in_parts(key, desired)
+        wire, stored = self._wire(key), self._in_parts(key, desired)
         # As torch's stores have it: an empty value is expected of a key that is missing, too.
         for wanted in ([None, b""] if not expected else [expected]):
             now = self._swap(key, wire, wanted, stored)
@@ -257,7 +255,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return self._whole(key, now or b"")
 
     def delete_key(self, key):
-        wire, value = _wire_key(key), self._now(key)
+        wire, value = self._wire(key), self._now(key)
         deleted = self._delete_wire(key, wire)  # first the key, so that nobody finds it without its parts
         self._forget_parts(key, value or b"")
         return deleted
@@ -266,13 +264,13 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def check(self, keys):
         there = c_int32()
-        if self._are_there(self._worker.pointer, _wire_keys(keys), len(keys), byref(there), self.timeout.total_seconds()) != 0:
+        if self._are_there(self._worker.pointer, self._wires(keys), len(keys), byref(there), self.timeout.total_seconds()) != 0:
             raise self._failed(", ".join(keys))
         return there.value != 0
 
     def num_keys(self):
         count = c_int64()
-        if self._count(self._worker.pointer, _PREFIX, byref(count), self.timeout.total_seconds()) != 0:
+        if self._count(self._worker.pointer, self._prefix, byref(count), self.timeout.total_seconds()) != 0:
             raise _StoreError(f"coordd: keys cannot be counted: {_library.library().last_error()}")
         return count.value
 
@@ -280,14 +278,14 @@ class Store(dist.Store):  # type: ignore[name-defined]
         limit = self.timeout if timeout is None else timeout
         end = time.monotonic() + limit.total_seconds()
         for key in keys:
-            if self._wait_for(key, _wire_key(key), max(0.0, end - time.monotonic())) is None:
+            if self._wait_for(key, self._wire(key), max(0.0, end - time.monotonic())) is None:
                 raise _StoreError(f"coordd: wait timeout after {limit.total_seconds() * 1000:g}ms, keys: {', '.join(keys)}: nobody has "
                                   f"set {key!r}")
 
     def multi_get(self, keys):
         if not self.check(keys):
             self.wait(keys)  # in slices, so that Ctrl-C gets through
-        wires, sizes, room = _wire_keys(keys), (c_size_t * max(len(keys), 1))(), _MAX_VALUE_BYTES
+        wires, sizes, room = self._wires(keys), (c_size_t * max(len(keys), 1))(), _MAX_VALUE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(room)
             status = self._get_all(self._worker.pointer, wires, len(keys), buffer, room, sizes, self.timeout.total_seconds())
@@ -317,18 +315,48 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
 # --- init_method="coordd://" -----------------------------------------------------------------------------------------
 
-_workers: List[_native.Worker] = []
+class _Membership:
+    """Of this process in a job of stores. Each store of one process has keys of its own: all members make theirs in one order."""
+
+    def __init__(self, worker: _native.Worker):
+        self.worker = worker
+        self._stores = 0
+
+    def store(self, timeout: timedelta) -> Store:
+        self._stores += 1
+        return Store(self.worker, timeout, _PREFIX if self._stores == 1 else f"torch-{self._stores}/".encode())
+
+
+_making = threading.Lock()
+_memberships: Dict[Tuple[Any, ...], _Membership] = {}
 
 
 def leave() -> None:
     """At the end of the process."""
-    while _workers:
-        _workers.pop().shutdown(10.0)
+    while _memberships:
+        _memberships.popitem()[1].worker.shutdown(10.0)
+
+
+def _membership(place: Tuple[Any, ...], join: Callable[[], _native.Worker]) -> _Membership:
+    """That of this process, which may have one from before: a group that was destroyed and is made again, a store beside it."""
+    with _making:
+        known = _memberships.get(place)
+        if known is not None:
+            try:
+                known.worker.check()
+            except CoorddError:  # the job is over, and may be begun again
+                del _memberships[place]
+                known.worker.shutdown(0.0)
+                known = None
+        if known is None:
+            known = _memberships[place] = _Membership(join())
+        return known
 
 
 def connect(coordinator: Optional[str] = None, job: Optional[str] = None, rank: int = -1, size: int = -1,
             timeout: timedelta = _DEFAULT) -> "tuple[Store, int, int]":
-    """(store, rank, size) of a member of the job. What is not given is what the launcher says. Collective: all members."""
+    """(store, rank, size) of a member of the job. What is not given is what the launcher says. Collective: all members. Again in the
+    same process, with the same arguments: another store, of the same membership."""
     options: Dict[str, Any] = {} if not coordinator else {"coordinator": coordinator}
     launched = _native.launch(**options)
     if size < 1:
@@ -338,13 +366,13 @@ def connect(coordinator: Optional[str] = None, job: Optional[str] = None, rank: 
     if size < 1:
         raise ValueError('init_method="coordd://": no launcher has said how many processes there are: give world_size')
     hint = {"has_launcher_rank": 1, "launcher_rank": rank, "launcher_local_rank": -1} if rank >= 0 else {}
-    worker = _native.Worker(job=job or f"{launched.job}.store", min_workers=size, max_workers=size, on_failure="end",
-                            join_timeout_seconds=timeout.total_seconds(), **hint, **options)
-    _workers.append(worker)
+    name = job or f"{launched.job}.store"
+    membership = _membership((coordinator, name, rank, size), lambda: _native.Worker(
+        job=name, min_workers=size, max_workers=size, on_failure="end", join_timeout_seconds=timeout.total_seconds(), **hint, **options))
     address = coordinator or os.environ.get("COORDD_ADDR", "")
     if address not in ("", "auto"):
         _bootstrap.use(address)
-    return Store(worker, timeout), rank if rank >= 0 else worker.place.rank, size
+    return membership.store(timeout), rank if rank >= 0 else membership.worker.place.rank, size
 
 
 def _rendezvous(url: str, timeout: timedelta = _DEFAULT, **_):
