@@ -107,11 +107,12 @@ absl::Status MemoryGuard::Look() {
   static const size_t limits[] = {AddressSpaceLimit(), ResidentLimit()};
   const Pages own = OwnPages();
   const size_t pages[] = {own.mapped, own.resident};
-  const size_t unused = mallinfo2().fordblks;  // freed, and not given back
   for (int i = 0; i < 2; ++i) {
-    const size_t has = pages[i] * page_bytes;
-    const size_t used = has - std::min(has, unused);
-    if (used < limits[i] - limits[i] / 4) continue;
+    const size_t has = pages[i] * page_bytes, most = limits[i] - limits[i] / 4;
+    if (has < most) continue;
+    // malloc walks over all that was freed and not given back, with its locks held.
+    const size_t used = has - std::min<size_t>(has, mallinfo2().fordblks);
+    if (used < most) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat("coordd uses ", used >> 20, " MiB of the ", limits[i] >> 20,
                      i == 0 ? " MiB of address space" : " MiB of memory",

@@ -32,7 +32,7 @@ absl::Status RoomToBegin();
 class MemoryGuard {
  public:
   // RESOURCE_EXHAUSTED: less than a quarter of what this process may have is left. The kernel is
-  // asked once for each MiB, and each sixteen calls.
+  // asked once for each MiB, and each sixteen calls; malloc only where that might be so.
   absl::Status Room(size_t bytes);
 
  private:

@@ -18,7 +18,6 @@ void GenerationState::TakeOver(const v1::ProcessSets& sets) {
     std::vector<Rank> ranks;
     for (int32_t rank : set.ranks()) ranks.push_back(Rank{rank});
     COORDD_CHECK(sets_.sets().Restore(id, ranks, /*is_pair=*/false).ok());
-    sets_.Add(id);
   }
   sets_.sets().NoteEarlier(sets.last_process_set());
 }
@@ -130,14 +129,9 @@ absl::StatusOr<ProcessSetId> GenerationState::Apply(const AgreedRequest& agreed,
     COORDD_RETURN_IF_ERROR(
         sets_.sets().CheckNamed(proposal.name, proposal.ranks, ends, agreed.members.front()));
   }
-  if (proposal.adds()) {
-    COORDD_ASSIGN_OR_RETURN(const ProcessSetId id,
-                            proposal.name.empty()
-                                ? sets_.sets().Add(proposal.ranks)
-                                : sets_.sets().AddNamed(proposal.name, proposal.ranks));
-    sets_.Add(id);
-    return id;
-  }
+  if (proposal.adds())
+    return proposal.name.empty() ? sets_.sets().Add(proposal.ranks)
+                                 : sets_.sets().AddNamed(proposal.name, proposal.ranks);
   if (!proposal.ranks.empty()) {
     return absl::InvalidArgumentError("a removal that names ranks too, expected none");
   }

@@ -39,14 +39,24 @@ SetNegotiation& NegotiatedSets::Add(ProcessSetId id, bool is_pair) {
 }
 
 void NegotiatedSets::Remove(ProcessSetId id) {
-  deadlines_.erase({At(id).deadline(), id});
-  negotiations_.erase(id);
+  const auto negotiation = negotiations_.find(id);
+  if (negotiation != negotiations_.end()) {
+    deadlines_.erase({negotiation->second->deadline(), id});
+    negotiations_.erase(negotiation);
+  }
   sets_.Remove(id);
+}
+
+SetNegotiation& NegotiatedSets::At(ProcessSetId id) {
+  SetNegotiation* const set = Find(id);
+  COORDD_CHECK(set != nullptr);
+  return *set;
 }
 
 SetNegotiation* NegotiatedSets::Find(ProcessSetId id) {
   const auto it = negotiations_.find(id);
-  return it == negotiations_.end() ? nullptr : it->second.get();
+  if (it != negotiations_.end()) return it->second.get();
+  return sets_.WasAskedFor(id) ? &Add(id) : nullptr;
 }
 
 absl::StatusOr<SetNegotiation*> NegotiatedSets::Of(Rank rank, const v1::TensorSpec& tensor) {
@@ -201,7 +211,7 @@ int64_t NegotiatedSets::Free(int64_t most) {
     negotiations_.erase(first);
     sets_.Free(id);
   }
-  return freed;
+  return freed < most ? freed + sets_.FreeSets(most - freed) : freed;
 }
 
 void NegotiatedSets::Forgive(absl::Duration gap) {

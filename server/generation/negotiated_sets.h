@@ -23,8 +23,10 @@
 
 namespace coordd {
 
-// PURE; `now` must not decrease. Not thread-safe. One SetNegotiation for each of the process sets,
-// and what they have in common: sums, and who has no more data in any of them.
+// PURE; `now` must not decrease. Not thread-safe. One SetNegotiation for each of the process sets
+// in which something has been negotiated, and what they have in common: sums, and who has no more
+// data in any of them. A job may make a hundred thousand sets, each of which would cost 2 KiB, and
+// its next generation takes over all of them in one turn.
 //
 // Once touched sets are settled, it knows which have something to be planned and when one of them
 // stalls next, without looking at the others: a job may have thousands of sets.
@@ -47,11 +49,13 @@ class NegotiatedSets {
   KeptNames& kept() { return totals_.kept; }
   absl::Duration& lag(Rank rank) { return totals_.lag[static_cast<size_t>(rank.value)]; }
 
-  // Adds the negotiation of a set that is in sets().
+  // Adds the negotiation of a set that is in sets(); those of sets that were asked for come by
+  // themselves, with the first that looks for one.
   SetNegotiation& Add(ProcessSetId id, bool is_pair = false);
   void Remove(ProcessSetId id);
-  SetNegotiation& At(ProcessSetId id) { return *negotiations_.at(id); }
-  SetNegotiation* Find(ProcessSetId id);  // nullptr: there is none
+  SetNegotiation& At(ProcessSetId id);    // REQUIRES: Find finds it
+  SetNegotiation* Find(ProcessSetId id);  // nullptr: there is no such set
+  int64_t negotiated() const { return static_cast<int64_t>(negotiations_.size()); }
   SetNegotiation& OfAllRanks() { return *of_all_; }
   const SetNegotiation& OfAllRanks() const { return *of_all_; }
   // In which `rank`'s tensor is negotiated. Statuses name the tensor.
@@ -105,9 +109,10 @@ class NegotiatedSets {
   ProcessSets sets_;
   JoinState join_;
   ReadinessTotals totals_;
-  std::map<ProcessSetId, std::unique_ptr<SetNegotiation>> negotiations_;  // of sets_, and of set 0
-  SetNegotiation* of_all_;                                                // of set 0
-  std::vector<SetNegotiation*> touched_;                                  // and not settled
+  std::map<ProcessSetId, std::unique_ptr<SetNegotiation>>
+      negotiations_;                                         // of some sets_, and of set 0
+  SetNegotiation* of_all_;                                   // of set 0
+  std::vector<SetNegotiation*> touched_;                     // and not settled
   std::set<ProcessSetId> ready_;                             // have something to be planned
   std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;  // next stalls; not InfiniteFuture
   bool abandoned_ = false;

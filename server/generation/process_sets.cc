@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -36,6 +37,11 @@ const MemberList* ProcessSets::Find(ProcessSetId id) const {
   if (id == ProcessSetId{0}) return &all_;
   const auto it = sets_.find(id);
   return it == sets_.end() ? nullptr : &it->second->members;
+}
+
+bool ProcessSets::WasAskedFor(ProcessSetId id) const {
+  const auto it = sets_.find(id);
+  return it != sets_.end() && !it->second->is_pair;
 }
 
 absl::Status ProcessSets::NoSuchSet(ProcessSetId id) const {
@@ -181,6 +187,17 @@ void ProcessSets::Free(ProcessSetId id) {
   sets_.erase(set);
 }
 
+int64_t ProcessSets::FreeSets(int64_t most) {
+  int64_t bytes = 0, freed = 0;
+  for (auto it = sets_.begin(); it != sets_.end() && freed < most; ++freed) {
+    const Set& set = *it->second;
+    bytes += CostOf(static_cast<size_t>(set.members.size()), set.name);
+    sets_.erase(it++);
+  }
+  Count(-bytes);
+  return freed;
+}
+
 absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {
   const std::pair<Rank, Rank> key = std::minmax(a, b);
   const auto it = pairs_.find(key);
@@ -213,15 +230,21 @@ absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& rank
 }
 
 v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {
-  std::map<ProcessSetId, const MemberList*> by_number;
-  for (const auto& [id, set] : sets_)
-    if (!set->is_pair && set->name.empty()) by_number[id] = &set->members;
-  for (ProcessSetId id : without) by_number.erase(id);
+  const absl::flat_hash_set<ProcessSetId> not_these(without.begin(), without.end());
+  std::vector<std::pair<ProcessSetId, const MemberList*>> by_number;
+  by_number.reserve(sets_.size());
+  for (const auto& [id, set] : sets_) {
+    if (!set->is_pair && set->name.empty() && !not_these.contains(id))
+      by_number.emplace_back(id, &set->members);
+  }
+  std::sort(by_number.begin(), by_number.end());
   v1::ProcessSets left;
   left.set_last_process_set(last_asked_for_);
+  left.mutable_sets()->Reserve(static_cast<int>(by_number.size()));
   for (const auto& [id, members] : by_number) {
     v1::ProcessSet& set = *left.add_sets();
     set.set_process_set(ToInt(id));
+    set.mutable_ranks()->Reserve(members->size());
     for (Rank rank : members->Ranks()) set.add_ranks(ToInt(rank));
   }
   return left;

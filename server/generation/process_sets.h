@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@ class ProcessSets {
 
   const MemberList& all() const { return all_; }
   const MemberList* Find(ProcessSetId id) const;  // nullptr: there is none. Valid until Remove
+  bool WasAskedFor(ProcessSetId id) const;        // it is there, and no pair; not set 0
   absl::Status NoSuchSet(ProcessSetId id) const;  // what to say then
 
   // INVALID_ARGUMENT: not strictly increasing ranks of the job, one at least. ALREADY_EXISTS: names
@@ -54,6 +56,7 @@ class ProcessSets {
   // else is called then.
   int64_t FreeNames(int64_t most);
   void Free(ProcessSetId id);
+  int64_t FreeSets(int64_t most);
 
   // The set of these two for SEND and RECEIVE; made when first asked for. RESOURCE_EXHAUSTED: too
   // many sets.
@@ -106,7 +109,8 @@ class ProcessSets {
   int32_t last_asked_for_ = 0;  // by all ranks
   int64_t members_ = 0;         // of sets that were asked for
   absl::flat_hash_map<ProcessSetId, std::unique_ptr<Set>> sets_;
-  std::multimap<size_t, ProcessSetId> by_hash_;  // what all have asked for, by hash of the ranks
+  // What all have asked for, by hash of the ranks. No tree: the next generation takes over all.
+  std::unordered_multimap<size_t, ProcessSetId> by_hash_;
   std::map<std::string, ProcessSetId> by_name_;
   std::map<std::pair<Rank, Rank>, ProcessSetId> pairs_;
   absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;

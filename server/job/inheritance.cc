@@ -77,11 +77,9 @@ std::vector<v1::LaneRepair> Survivors::Repairs(const std::vector<SessionId>& ses
   return repairs;
 }
 
-// As coordd has said them in the generation that is over, or else as the survivor among `sessions`
-// says who has heard most of it, but for those of whose end another one has heard
-// (ResumedGeneration::Removal): it knows the number, and no such set.
-v1::ProcessSets Survivors::LeftSets(const std::vector<SessionId>& sessions) const {
-  if (left_sets_.has_value()) return *left_sets_;
+// As the survivor among `sessions` says who has heard most of it, but for those of whose end
+// another one has heard (ResumedGeneration::Removal): it knows the number, and no such set.
+v1::ProcessSets Survivors::ReportedSets(const std::vector<SessionId>& sessions) const {
   std::vector<const v1::ProcessSets*> said;
   for (SessionId session : sessions) {
     const JobWorker& worker = workers_.at(session);
@@ -117,7 +115,9 @@ v1::ProcessSets Survivors::NextSets(const std::vector<SessionId>& sessions,
     const JobWorker& worker = workers_.at(sessions[topology.member_of_rank[rank]]);
     if (worker.previous_rank >= 0) moved[worker.previous_rank] = Rank{static_cast<int32_t>(rank)};
   }
-  return Moved(LeftSets(sessions), moved);
+  // As coordd has said them in the generation that is over, if it knows.
+  if (left_sets_.has_value()) return Moved(*left_sets_, moved);
+  return Moved(ReportedSets(sessions), moved);
 }
 
 std::string LostStateText(Generation generation, int64_t batches) {

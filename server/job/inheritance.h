@@ -58,7 +58,7 @@ class Survivors {
   }
   std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
   std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
-  v1::ProcessSets LeftSets(const std::vector<SessionId>& sessions) const;
+  v1::ProcessSets ReportedSets(const std::vector<SessionId>& sessions) const;
   v1::ProcessSets NextSets(const std::vector<SessionId>& sessions, const Topology& topology) const;
 
   const JobWorkers& workers_;

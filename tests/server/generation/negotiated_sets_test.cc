@@ -87,6 +87,41 @@ TEST_F(NegotiatedSetsTest, AJoinCountsInEachSetOfTheRankAlsoInLaterOnes) {
   EXPECT_THAT(parts_.failed, IsEmpty());
 }
 
+// A job may have made a hundred thousand, and its next generation takes over all in one turn.
+TEST_F(NegotiatedSetsTest, ASetInWhichNothingWasNegotiatedHasNone) {
+  constexpr int kSets = 100;
+  for (int i = 0; i < kSets; ++i)
+    ASSERT_TRUE(sets_.sets().AddNamed(absl::StrCat("s", i), Ranks({0, 1})).ok());
+  EXPECT_EQ(sets_.negotiated(), 1) << "that of all ranks";
+  SetNegotiation* const set = sets_.Find(ProcessSetId{7});
+  ASSERT_NE(set, nullptr);
+  EXPECT_EQ(set->id(), ProcessSetId{7});
+  EXPECT_EQ(set, &sets_.At(ProcessSetId{7}));
+  EXPECT_EQ(sets_.negotiated(), 2);
+  EXPECT_EQ(sets_.Find(ProcessSetId{kSets + 1}), nullptr);
+  sets_.Remove(ProcessSetId{7});
+  sets_.Remove(ProcessSetId{8});  // that has none
+  EXPECT_EQ(sets_.negotiated(), 1);
+  EXPECT_EQ(sets_.Find(ProcessSetId{7}), nullptr);
+  EXPECT_EQ(sets_.Find(ProcessSetId{8}), nullptr);
+}
+
+TEST(EndedNegotiatedSetsTest, AreFreedInPartsAlsoWhereNothingWasNegotiated) {
+  const std::vector<SessionId> by_rank = {SessionId{10}, SessionId{11}};
+  auto budget = std::make_shared<ByteBudget>(10 << 20);
+  NegotiatedSets sets(by_rank, {.set = {.slots = 4},
+                                .stall_warning = absl::Minutes(1),
+                                .stall_abort = absl::Minutes(2),
+                                .budget = budget});
+  for (int i = 0; i < 100; ++i)
+    ASSERT_TRUE(sets.sets().AddNamed(absl::StrCat("set", 100 + i), Ranks({0, 1})).ok());
+  const int64_t all = budget->used();
+  EXPECT_EQ(sets.Free(150), 150) << "what 100 are found by, that of all ranks, and 49";
+  EXPECT_EQ(budget->used(), all * 51 / 100);
+  EXPECT_EQ(sets.Free(1000), 51);
+  EXPECT_EQ(budget->used(), 0);
+}
+
 // First what was pending when the generation ended, then all: a turn frees as much as it may, and
 // what is left counts.
 TEST(EndedNegotiatedSetsTest, AreFreedInParts) {
