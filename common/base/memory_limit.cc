@@ -77,6 +77,8 @@ void SaveAddressSpace() {
 size_t ResidentBytes() { return OwnPages().resident * static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 size_t MappedBytes() { return OwnPages().mapped * static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
+size_t UnusedBytes() { return mallinfo2().fordblks; }
+
 absl::Status RoomToBegin() {
   constexpr size_t kNeeded = kThreadsNeed;
   void* room =
@@ -102,7 +104,7 @@ absl::Status MemoryGuard::Room(size_t bytes) {
   return seen_;
 }
 
-absl::Status MemoryGuard::Look() {
+absl::Status MemoryGuard::Look() const {
   static const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   static const size_t limits[] = {AddressSpaceLimit(), ResidentLimit()};
   const Pages own = OwnPages();
@@ -110,8 +112,7 @@ absl::Status MemoryGuard::Look() {
   for (int i = 0; i < 2; ++i) {
     const size_t has = pages[i] * page_bytes, most = limits[i] - limits[i] / 4;
     if (has < most) continue;
-    // malloc walks over all that was freed and not given back, with its locks held.
-    const size_t used = has - std::min<size_t>(has, mallinfo2().fordblks);
+    const size_t used = has - std::min(has, unused_());
     if (used < most) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat("coordd uses ", used >> 20, " MiB of the ", limits[i] >> 20,

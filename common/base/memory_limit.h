@@ -23,6 +23,9 @@ size_t ResidentBytes();
 // Its address space in use, in bytes.
 size_t MappedBytes();
 
+// Freed and not given back, in bytes.
+size_t UnusedBytes();
+
 // RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with
 // which a coordd begins; where it runs out among them, gRPC ends the process without a word.
 absl::Status RoomToBegin();
@@ -31,12 +34,21 @@ absl::Status RoomToBegin();
 // and every job with it.
 class MemoryGuard {
  public:
+  using Asked = size_t (*)();
+
+  // `unused`: how many bytes malloc keeps that were freed. It walks over all of them, with its
+  // locks held.
+  explicit MemoryGuard(Asked unused = &UnusedBytes) : unused_(unused) {}
+
   // RESOURCE_EXHAUSTED: less than a quarter of what this process may have is left. The kernel is
   // asked once for each MiB, and each sixteen calls; malloc only where that might be so.
   absl::Status Room(size_t bytes);
 
  private:
-  static absl::Status Look();
+  absl::Status Look() const;
+
+  // Constant after construction.
+  const Asked unused_;
 
   // Guarded by mu_.
   Mutex mu_;
