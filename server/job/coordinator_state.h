@@ -33,6 +33,9 @@ struct RestoredState;
 // PURE; `now` must not decrease between calls. Not thread-safe: one owner.
 class CoordinatorState {
  public:
+  // Members of all jobs that a turn gives up for their silence; the others are in the next one.
+  static constexpr int64_t kSilentInTurn = 512;
+
   // Remembers nothing from before and keeps nothing for after: `epoch` is all.
   CoordinatorState(const ServerOptions& options, Epoch epoch);
   // Goes on from what was stored, and stores. `effects` gets what is to be said about it.

@@ -428,7 +428,7 @@ absl::Time JobState::NextDeadline() const {
 }
 
 void JobState::ExpelExpired(const Turn& turn) {
-  for (SessionId session : rendezvous_.Expired(turn.now)) {
+  for (SessionId session : rendezvous_.Expired(turn.now, turn.room_for_silent)) {
     const absl::Duration silent = turn.now - workers_.at(session).last_heard;
     const std::string detail =
         absl::StrCat("it was silent for ", DurationText(silent), ", its lease is ",

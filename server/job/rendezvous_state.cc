@@ -93,13 +93,14 @@ void RendezvousState::MembersGone(absl::Time now) {
   Enter(waiting_.empty() ? RendezvousPhase::kEnded : RendezvousPhase::kGathering, now);
 }
 
-std::vector<SessionId> RendezvousState::Expired(absl::Time now) {
+std::vector<SessionId> RendezvousState::Expired(absl::Time now, int64_t* room) {
   std::vector<SessionId> expired;
   if (now < first_lease_end_) return expired;
   first_lease_end_ = absl::InfiniteFuture();
   for (const auto& [session, end] : lease_end_) {
-    if (end <= now) {
+    if (end <= now && (room == nullptr || *room > 0)) {
       expired.push_back(session);
+      if (room != nullptr) --*room;
     } else {
       first_lease_end_ = std::min(first_lease_end_, end);
     }

@@ -62,8 +62,9 @@ class RendezvousState {
   // A member of the broken generation waits for the next one; its lease ends.
   void Rejoin(SessionId session, absl::Time now);
 
-  // Members whose lease has run out; the caller removes them. Cheap until the first could have.
-  std::vector<SessionId> Expired(absl::Time now);
+  // Members whose lease has run out; the caller removes them. Cheap until the first could have. Not
+  // more than there is `room` for, which they take; null: all.
+  std::vector<SessionId> Expired(absl::Time now, int64_t* room = nullptr);
   // The members of the next generation in order of arrival, if it is due and none is proposed; its
   // number is proposed().
   std::optional<std::vector<SessionId>> Propose(absl::Time now);

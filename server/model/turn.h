@@ -1,6 +1,7 @@
 // When something happens, and what comes of it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -16,6 +17,9 @@ struct Turn {
   absl::Time now;
   Effects& effects;                // in the order in which they are to be carried out
   Graveyard* graveyard = nullptr;  // null: what is over is freed at once
+  // How many more members may be given up for their silence, of all jobs; null: any number. The
+  // others are in the next turn, so that nobody else waits for the end of a large job.
+  int64_t* room_for_silent = nullptr;
 
   // It is freed in parts, in this turn and later ones.
   void Bury(std::unique_ptr<Remains> remains) const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "server/job/coordinator_state.h"
@@ -166,6 +167,37 @@ TEST(GraveyardTest, TakesWhatIsLeftWithIt) {
     EXPECT_EQ(left, 5);
   }
   EXPECT_EQ(left, 0);
+}
+
+// Of two jobs at once: a turn gives up as many as it may, and the next one is due until all are.
+TEST_F(EndedJobsTest, WhoseMembersAreAllSilentEndOverTurns) {
+  constexpr int kMembers = CoordinatorState::kSilentInTurn + 10;
+  for (int i = 0; i < 2 * kMembers; ++i) {
+    v1::WorkerMessage message;
+    *message.mutable_join() = JoinOf(absl::StrCat("w", i));
+    message.mutable_join()->set_job(i < kMembers ? "one" : "two");
+    message.mutable_join()->mutable_limits()->set_min_workers(kMembers);
+    message.mutable_join()->mutable_limits()->set_max_workers(kMembers);
+    Do(SessionMessage{SessionId{1 + i}, message});
+  }
+  absl::Time now = kStart;
+  const auto closed = [&] {
+    Effects effects;
+    state_->Tick(now, effects);
+    return std::count_if(effects.outgoing.begin(), effects.outgoing.end(), [](const Outgoing& out) {
+      return std::holds_alternative<CloseSession>(out);
+    });
+  };
+  for (; now < kStart + options_.lease; now += absl::Seconds(1)) ASSERT_EQ(closed(), 0);
+  for (const int64_t count :
+       {CoordinatorState::kSilentInTurn, CoordinatorState::kSilentInTurn, int64_t{20}}) {
+    EXPECT_LE(state_->NextDeadline(), now);
+    EXPECT_EQ(closed(), count);
+    EXPECT_THAT(state_->CheckConsistency(), IsOk());
+  }
+  while (HasMoreToDo()) closed();
+  EXPECT_EQ(closed(), 0);
+  EXPECT_GT(state_->NextDeadline(), now);
 }
 
 }  // namespace
