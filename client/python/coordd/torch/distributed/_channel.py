@@ -37,6 +37,11 @@ class Inside(NamedTuple):
     label: str
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Elements that lie one after the other, as bytes: no copy."""
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
 class Channel:
     """Collectives: one thread at a time. The rest is thread-safe. DistBackendError: coordd's sentence."""
 
@@ -45,6 +50,7 @@ class Channel:
         """Collective: all members. They are all those of `job`, in its order; or, without it and `inside`, become a job of their own,
         which `recovers` when one is lost."""
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self._counts = c_int64 * size
         self._pid, self._leaving = os.getpid(), threading.Lock()
         self._over = False
         try:
@@ -149,18 +155,19 @@ class Channel:
         return input_.data_ptr(), output.data_ptr(), input_.numel() * input_.element_size(), _BYTES
 
     def alltoall(self, output: torch.Tensor, input_: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> None:
-        """Bytes, so many to and from each member; both are dense. Each member makes this call, also if it sends and receives
-        nothing."""
-        into, out_of, come = output, input_, list(received)
-        if self.order is not None:
-            parts = input_.split(list(sent))
-            out_of, into = torch.cat([parts[one] for one in self.order]), torch.empty_like(output)
-            sent, come = [sent[one] for one in self.order], [received[one] for one in self.order]
-        self.comm.run("alltoallv", (into, out_of), out_of.data_ptr() or 64, (c_int64 * self.size)(*sent), into.data_ptr() or 64,
-                      (c_int64 * self.size)(*come), _BYTES)
-        if self._coordd_ranks is not None:
-            at = into.split(come)
-            output.copy_(torch.cat([at[one] for one in self._coordd_ranks]))
+        """So many bytes to and from each member; both are dense. Each member makes this call, also if it sends and receives nothing."""
+        if self.order is None:
+            self._alltoall(output, input_, sent, received)
+            return
+        parts, come = bytes_of(input_).split(list(sent)), [received[one] for one in self.order]
+        into = torch.empty(sum(come), dtype=torch.uint8)
+        self._alltoall(into, torch.cat([parts[one] for one in self.order]), [sent[one] for one in self.order], come)
+        at = into.split(come)
+        bytes_of(output).copy_(torch.cat([at[one] for one in self._coordd_ranks or ()]))
+
+    def _alltoall(self, output: torch.Tensor, input_: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> None:
+        self.comm.run("alltoallv", (output, input_), input_.data_ptr() or 64, self._counts(*sent), output.data_ptr() or 64,
+                      self._counts(*received), _BYTES)
 
     def barrier(self) -> None:
         self.comm.run("barrier", None)

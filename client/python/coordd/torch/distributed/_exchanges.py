@@ -214,7 +214,7 @@ class Exchanges(Calls):
         def run():
             into, out_of = output.detach(), dense(input_.detach())
             own = dense(into)
-            self._channel.alltoall(own.view(-1).view(torch.uint8), _bytes_of(out_of), _row_bytes(out_of, sent), _row_bytes(own, received))
+            self._channel.alltoall(own, out_of, _row_bytes(out_of, sent), _row_bytes(own, received))
             write_back(own, into)
 
         return self._submit("all_to_all", run, [output], opts)
