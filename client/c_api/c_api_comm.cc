@@ -16,6 +16,8 @@ namespace {
 
 absl::Status Check(coordd_comm_t* comm, const CommCall& call) {
   if (comm == nullptr) return NullArgument("comm");
+  if (call.splits != nullptr && call.splits->sent.empty()) return NullArgument("input_counts");
+  if (call.splits != nullptr && call.splits->received.empty()) return NullArgument("output_counts");
   const int32_t dtype = static_cast<int32_t>(call.dtype);
   if (call.kind != CollectiveKind::kBarrier &&
       (dtype < COORDD_UINT8 || dtype > COORDD_FLOAT8_E5M2)) {
@@ -100,7 +102,7 @@ CommCall RootedCallOf(void* buffer, int64_t count, coordd_dtype_t dtype, int32_t
       CollectiveKind::kBroadcast, DtypeOf(dtype), ReduceOp::kNone, root, nullptr, buffer, count};
 }
 
-// NULL: of a call that is refused.
+// Empty: `comm` or `counts` is NULL, which Check refuses.
 std::vector<int64_t> CountsOf(const coordd_comm_t* comm, const int64_t* counts) {
   if (comm == nullptr || counts == nullptr) return {};
   return {counts, counts + comm->comm->size()};

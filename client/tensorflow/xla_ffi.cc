@@ -78,8 +78,8 @@ struct FfiWork {
   int64_t output_bytes = 0;    // of XLA's buffer
 };
 
-// XLA fixes the size of a result when it compiles, by what the ranks were and brought then. found:
-// the size that the result has.
+// XLA fixes the size of a result when it compiles, by what the ranks were and brought then.
+// `found`: the bytes of the result.
 FfiError* MakeSizeError(const FfiApi* api, const FfiWork& work, const std::string& found) {
   std::string shape;
   for (const int64_t dimension : work.shape)

@@ -223,7 +223,9 @@ absl::Status CommExecution::Finish(absl::Status status) {
   account_.GoesOn();
   if (status.ok() && prepared_->op == ReduceOp::kAverage && !scaled_) Divide();
   Count(status);
-  if (status.ok() || absl::IsInvalidArgument(status)) return status;
+  // On mapped memory that is a member whose splits are not this one's: all have come to the end.
+  const bool goes_on = absl::IsInvalidArgument(status) && needs_.mapped != nullptr;
+  if (status.ok() || goes_on) return status;
   failure_ = status;
   needs_.plane->comm_failed.store(true, std::memory_order_release);
   if (needs_.mapped != nullptr) needs_.mapped->node->GiveUp();

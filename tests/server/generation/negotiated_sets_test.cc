@@ -106,60 +106,59 @@ TEST_F(NegotiatedSetsTest, ASetInWhichNothingWasNegotiatedHasNone) {
   EXPECT_EQ(sets_.Find(ProcessSetId{8}), nullptr);
 }
 
-TEST(EndedNegotiatedSetsTest, AreFreedInPartsAlsoWhereNothingWasNegotiated) {
-  const std::vector<SessionId> by_rank = {SessionId{10}, SessionId{11}};
-  auto budget = std::make_shared<ByteBudget>(10 << 20);
-  NegotiatedSets sets(by_rank, {.set = {.slots = 4},
-                                .stall_warning = absl::Minutes(1),
-                                .stall_abort = absl::Minutes(2),
-                                .budget = budget});
+class EndedNegotiatedSetsTest : public testing::Test {
+ protected:
+  const std::vector<SessionId> by_rank_ = {SessionId{10}, SessionId{11}};
+  const std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(10 << 20);
+  NegotiatedSets sets_{by_rank_,
+                       {.set = {.slots = 4},
+                        .stall_warning = absl::Minutes(1),
+                        .stall_abort = absl::Minutes(2),
+                        .budget = budget_}};
+};
+
+TEST_F(EndedNegotiatedSetsTest, AreFreedInPartsAlsoWhereNothingWasNegotiated) {
   for (int i = 0; i < 100; ++i)
-    ASSERT_TRUE(sets.sets().AddNamed(absl::StrCat("set", 100 + i), Ranks({0, 1})).ok());
-  const int64_t all = budget->used();
-  EXPECT_EQ(sets.Free(150), 150) << "what 100 are found by, that of all ranks, and 49";
-  EXPECT_EQ(budget->used(), all * 51 / 100);
-  EXPECT_EQ(sets.Free(1000), 51);
-  EXPECT_EQ(budget->used(), 0);
+    ASSERT_TRUE(sets_.sets().AddNamed(absl::StrCat("set", 100 + i), Ranks({0, 1})).ok());
+  const int64_t all = budget_->used();
+  EXPECT_EQ(sets_.Free(150), 150) << "what 100 are found by, that of all ranks, and 49";
+  EXPECT_EQ(budget_->used(), all * 51 / 100);
+  EXPECT_EQ(sets_.Free(1000), 51);
+  EXPECT_EQ(budget_->used(), 0);
 }
 
 // First what was pending when the generation ended, then all: a turn frees as much as it may, and
 // what is left counts.
-TEST(EndedNegotiatedSetsTest, AreFreedInParts) {
-  const std::vector<SessionId> by_rank = {SessionId{10}, SessionId{11}};
-  auto budget = std::make_shared<ByteBudget>(10 << 20);
-  NegotiatedSets sets(by_rank, {.set = {.slots = 4},
-                                .stall_warning = absl::Minutes(1),
-                                .stall_abort = absl::Minutes(2),
-                                .budget = budget});
+TEST_F(EndedNegotiatedSetsTest, AreFreedInParts) {
   for (int i = 0; i < 100; ++i)
-    sets.Add(*sets.sets().AddNamed(absl::StrCat("set", 100 + i), Ranks({0, 1})));
-  const int64_t of_sets = budget->used();
+    sets_.Add(*sets_.sets().AddNamed(absl::StrCat("set", 100 + i), Ranks({0, 1})));
+  const int64_t of_sets = budget_->used();
   std::vector<FailedTensor> failed;
   for (int i = 0; i < 100; ++i) {
     TensorSpec grouped = Gradient(absl::StrCat("g", i), {4});
     grouped.group = absl::StrCat("group", i);
     grouped.group_size = 2;
-    ReadinessTable& table = sets.OfAllRanks().table();
+    ReadinessTable& table = sets_.OfAllRanks().table();
     table.Report(Rank{0}, grouped, kStart, failed);
     table.Report(Rank{0}, Gradient(absl::StrCat("w", i), {4}), kStart, failed);
     table.Report(Rank{0}, Gradient(absl::StrCat("x", i), {4}), kStart, failed);
     table.Withdraw(Rank{0}, absl::StrCat("x", i), "its caller waits no longer", failed);
   }
-  EXPECT_EQ(sets.pending(), 200);
-  const int64_t all = budget->used();
-  sets.Abandon();
-  EXPECT_EQ(budget->used(), all);
-  EXPECT_EQ(sets.FreePending(50), 50);
-  EXPECT_LT(budget->used(), all);
-  EXPECT_GT(budget->used(), of_sets + (all - of_sets) / 2);
-  EXPECT_EQ(sets.FreePending(1000), 351 + 101)
+  EXPECT_EQ(sets_.pending(), 200);
+  const int64_t all = budget_->used();
+  sets_.Abandon();
+  EXPECT_EQ(budget_->used(), all);
+  EXPECT_EQ(sets_.FreePending(50), 50);
+  EXPECT_LT(budget_->used(), all);
+  EXPECT_GT(budget_->used(), of_sets + (all - of_sets) / 2);
+  EXPECT_EQ(sets_.FreePending(1000), 351 + 101)
       << "tensors, groups, what failed, what was kept for the next; and each set";
-  EXPECT_EQ(budget->used(), of_sets);
-  EXPECT_EQ(sets.FreePending(1000), 0);
-  EXPECT_EQ(sets.Free(150), 150) << "what 100 are found by, and 50";
-  EXPECT_EQ(budget->used(), of_sets * 51 / 100) << "that of all ranks is counted in none";
-  EXPECT_EQ(sets.Free(1000), 51);
-  EXPECT_EQ(budget->used(), 0);
+  EXPECT_EQ(budget_->used(), of_sets);
+  EXPECT_EQ(sets_.FreePending(1000), 0);
+  EXPECT_EQ(sets_.Free(150), 150) << "what 100 are found by, and 50";
+  EXPECT_EQ(budget_->used(), of_sets * 51 / 100) << "that of all ranks is counted in none";
+  EXPECT_EQ(sets_.Free(1000), 51);
+  EXPECT_EQ(budget_->used(), 0);
 }
 
 }  // namespace

@@ -48,6 +48,14 @@ TEST(CallWord, TellsWhatMembersMustAgreeOn) {
   EXPECT_NE(word, reduce(ReduceOp::kSum, DataType::kInt32, 16));
   EXPECT_NE(word, reduce(ReduceOp::kSum, DataType::kFloat32, 20));
   EXPECT_NE(CallWord(Broadcasting(0, data, 16)), CallWord(Broadcasting(1, data, 16)));
+  CollectiveArgs exchange;
+  exchange.kind = CollectiveKind::kAlltoall;
+  exchange.equal_blocks = true;
+  const uint64_t equal = CallWord(exchange);
+  exchange.equal_blocks = false;
+  EXPECT_NE(CallWord(exchange), equal) << "of nothing, too";
+  EXPECT_THAT(DifferentCalls(1, CallWord(exchange), equal).message(),
+              HasSubstr("member 1 of the group calls alltoall with splits, this one alltoall"));
   CollectiveArgs barrier;
   barrier.kind = CollectiveKind::kBarrier;
   EXPECT_NE(CallWord(barrier), 0u);

@@ -318,39 +318,38 @@ class Store(dist.Store):  # type: ignore[name-defined]
 class _Membership:
     """Of this process in a job of stores. Each store of one process has keys of its own: all members make theirs in one order."""
 
-    def __init__(self, worker: _native.Worker):
-        self.worker = worker
+    def __init__(self) -> None:
+        self._making = threading.Lock()  # of one job: others do not wait for its members
+        self._worker: Optional[_native.Worker] = None
         self._stores = 0
 
-    def store(self, timeout: timedelta) -> Store:
-        self._stores += 1
-        return Store(self.worker, timeout, _PREFIX if self._stores == 1 else f"torch-{self._stores}/".encode())
+    def store(self, timeout: timedelta, join: Callable[[], _native.Worker]) -> "tuple[Store, _native.Worker]":
+        """There may be a worker from before: a group that was destroyed and is made again, a store beside it."""
+        with self._making:
+            try:
+                if self._worker is not None:
+                    self._worker.check()
+            except CoorddError:  # the job is over, and may be begun again
+                self.leave(0.0)
+            if self._worker is None:
+                self._worker, self._stores = join(), 0
+            self._stores += 1
+            prefix = _PREFIX if self._stores == 1 else f"torch-{self._stores}/".encode()
+            return Store(self._worker, timeout, prefix), self._worker
+
+    def leave(self, seconds: float) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.shutdown(seconds)
 
 
-_making = threading.Lock()
 _memberships: Dict[Tuple[Any, ...], _Membership] = {}
 
 
 def leave() -> None:
     """At the end of the process."""
     while _memberships:
-        _memberships.popitem()[1].worker.shutdown(10.0)
-
-
-def _membership(place: Tuple[Any, ...], join: Callable[[], _native.Worker]) -> _Membership:
-    """That of this process, which may have one from before: a group that was destroyed and is made again, a store beside it."""
-    with _making:
-        known = _memberships.get(place)
-        if known is not None:
-            try:
-                known.worker.check()
-            except CoorddError:  # the job is over, and may be begun again
-                del _memberships[place]
-                known.worker.shutdown(0.0)
-                known = None
-        if known is None:
-            known = _memberships[place] = _Membership(join())
-        return known
+        _memberships.popitem()[1].leave(10.0)
 
 
 def connect(coordinator: Optional[str] = None, job: Optional[str] = None, rank: int = -1, size: int = -1,
@@ -367,12 +366,13 @@ def connect(coordinator: Optional[str] = None, job: Optional[str] = None, rank: 
         raise ValueError('init_method="coordd://": no launcher has said how many processes there are: give world_size')
     hint = {"has_launcher_rank": 1, "launcher_rank": rank, "launcher_local_rank": -1} if rank >= 0 else {}
     name = job or f"{launched.job}.store"
-    membership = _membership((coordinator, name, rank, size), lambda: _native.Worker(
+    membership = _memberships.setdefault((coordinator, name, rank, size), _Membership())
+    store, worker = membership.store(timeout, lambda: _native.Worker(
         job=name, min_workers=size, max_workers=size, on_failure="end", join_timeout_seconds=timeout.total_seconds(), **hint, **options))
     address = coordinator or os.environ.get("COORDD_ADDR", "")
     if address not in ("", "auto"):
         _bootstrap.use(address)
-    return membership.store(timeout), rank if rank >= 0 else membership.worker.place.rank, size
+    return store, rank if rank >= 0 else worker.place.rank, size
 
 
 def _rendezvous(url: str, timeout: timedelta = _DEFAULT, **_):
