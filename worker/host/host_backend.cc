@@ -451,18 +451,18 @@ void HostBackend::Lane::EndRun() {
 bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
   bool moved = false;
   while (!lane.queue.empty()) {
-    if (failure_.ok() && lane.run == nullptr) Start(id, lane);
+    if (FailureOf(lane).ok() && lane.run == nullptr) Start(id, lane);
     bool succeeded = false;
     if (lane.run != nullptr) {
       moved |= lane.run->Advance();
       moved |= FailForLostNeighbours(lane);
       const absl::Status& status = lane.run->status();
-      if (!status.ok()) FailAll(status);
+      if (!status.ok()) Fail(lane, status);
       if (!lane.run->finished()) break;
       succeeded = status.ok();
     }
     finished.emplace_back(std::move(lane.queue.front().done),
-                          succeeded ? absl::OkStatus() : failure_);
+                          succeeded ? absl::OkStatus() : FailureOf(lane));
     lane.EndRun();
     lane.RemoveFront();
     moved = true;
@@ -481,6 +481,11 @@ bool HostBackend::FailForLostNeighbours(Lane& lane) {
     return true;
   }
   return false;
+}
+
+void HostBackend::Fail(Lane& lane, const absl::Status& status) {
+  if (lane.queue.front().group->layout.size() != 2 || !SuspectRank(status)) return FailAll(status);
+  lane.failure = status;
 }
 
 void HostBackend::FailAll(absl::Status status) {

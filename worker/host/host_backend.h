@@ -54,7 +54,8 @@ struct HostBackendOptions {
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later
 // ends with that first error (PeerLost, if a peer is to blame), after the transport has let go of
-// the buffers.
+// the buffers. The loss of the other one of two ends their lane alone: it may have left, behind
+// which those who are left finish what they do without it.
 class HostBackend final : public CollectiveBackend {
  public:
   // Batches that wait on one lane: far above what the executor has in flight. Beyond it Launch
@@ -97,6 +98,7 @@ class HostBackend final : public CollectiveBackend {
     absl::Span<std::byte> staging;            // of the arena, kept from batch to batch
     std::unique_ptr<SliceExchange> exchange;  // a part of the run
     std::unique_ptr<LaneRun> run;             // nullptr: the front one has not started
+    absl::Status failure;                     // of this lane alone
 
     void Put(Batch batch);
     void RemoveFront();
@@ -123,7 +125,11 @@ class HostBackend final : public CollectiveBackend {
   bool MakeRoom(Lane& lane, int64_t scratch_bytes);
   bool FailForLostNeighbours(Lane& lane);
   void ReleaseEndedLanes();
+  void Fail(Lane& lane, const absl::Status& status);
   void FailAll(absl::Status status);
+  const absl::Status& FailureOf(const Lane& lane) const {
+    return failure_.ok() ? lane.failure : failure_;
+  }
 
   // Constant after construction.
   const HostBackendOptions options_;

@@ -289,5 +289,54 @@ TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {
   }
 }
 
+// Of two of whom one has left only that lane is over: the others finish what they do without it.
+TEST(HostBackendBetweenNodes, ALaneOfTwoEndsAlone) {
+  constexpr ProcessSetId kOneLeft{7}, kStay{8};
+  InProcessNetwork network(3);
+  InMemoryStore store;
+  std::barrier all(3);
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < 3; ++r) {
+    threads.push_back(StartThread("rank", [&, r] {
+      auto backend = std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network));
+      ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, {{3, 1}}), store,
+                                 Clock::Real().Now() + kGroupHangLimit),
+                absl::OkStatus());
+      all.arrive_and_wait();
+      if (r == 1) {
+        backend.reset();
+        return all.arrive_and_wait();
+      }
+      all.arrive_and_wait();
+      BackendContext context{*backend, Rank{r}, 3, all, [] {}};
+      const auto broadcast = [&](ProcessSetId group, int32_t root, int64_t sequence) {
+        Bytes bytes(8, std::byte{static_cast<uint8_t>(r)});
+        CollectiveArgs args;
+        args.kind = CollectiveKind::kBroadcast;
+        args.lane = LaneId{ToInt(group)};
+        args.group = group;
+        args.sequence = sequence;
+        args.root = Rank{root};
+        args.output = absl::MakeSpan(bytes);
+        const absl::Status status = RunCollective(context, args);
+        if (status.ok()) EXPECT_EQ(bytes[0], std::byte{2});
+        return status;
+      };
+      ASSERT_EQ(backend->DefineGroup(kStay, {Rank{0}, Rank{2}}), absl::OkStatus());
+      if (r == 0) {
+        ASSERT_EQ(backend->DefineGroup(kOneLeft, {Rank{0}, Rank{1}}), absl::OkStatus());
+        for (int64_t sequence : {1, 2})
+          EXPECT_EQ(SuspectRank(broadcast(kOneLeft, 1, sequence)), Rank{1});
+      }
+      EXPECT_EQ(broadcast(kStay, 1, 1), absl::OkStatus());
+      if (r == 0) {
+        EXPECT_EQ(SuspectRank(broadcast(ProcessSetId{0}, 1, 1)), Rank{1});
+        EXPECT_EQ(SuspectRank(broadcast(kStay, 0, 2)), Rank{1});
+      }
+    }));
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 }  // namespace coordd
