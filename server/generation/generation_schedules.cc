@@ -75,6 +75,7 @@ void GenerationSchedules::Planned(SetNegotiation& set, int64_t most_staged, Effe
 // Only if no rank has gone on: what is pending would be on both sides.
 void GenerationSchedules::MaybeBegin(SetNegotiation& set, ScheduleDetector& detector,
                                      Effects& effects) {
+  if (detector.missed() && !detector.complete() && set.table().pending() == 0) detector.Recut();
   if (!detector.complete() || !table_.HasRoom() || !deferred_.empty() ||
       !sets_.join().joined().empty() || set.table().tombstones() > 0) {
     return;

@@ -68,6 +68,7 @@ void ScheduleDetector::CloseStep() {
     kept_.Set(kept_.bytes() - KeptNames::CostOf(entry.second.spec));
     return true;
   });
+  missed_ = complete();
   last_step_tensors_ = step_tensors_;
   expected_ = arrived_ = 0;
   for (auto& [name, known] : known_) {
@@ -77,6 +78,14 @@ void ScheduleDetector::CloseStep() {
   }
   step_.assign(1, {});
   step_tensors_ = 0;
+}
+
+// What has come of the step counts for the next one.
+void ScheduleDetector::Recut() {
+  for (auto& [name, known] : known_) known.in_step = false;
+  step_.assign(1, {});
+  step_tensors_ = arrived_ = 0;
+  missed_ = false;
 }
 
 ScheduleBatches ScheduleDetector::Pattern() const {
@@ -106,6 +115,7 @@ void ScheduleDetector::Reset() {
   kept_.Set(0);
   step_.assign(1, {});
   step_tensors_ = last_step_tensors_ = frequent_in_a_row_ = expected_ = arrived_ = 0;
+  missed_ = false;
 }
 
 void ScheduleDetector::Ended(bool was_of_use) {

@@ -28,6 +28,11 @@ inline bool OnDevices(const ScheduleBatches& batches) {
 // is what changes its shape, nor what comes several times in a step (two calls without a name, for
 // example): a tensor that comes again when less than half as many as in the last step have come.
 //
+// Where it begins to look, in the middle of what the program does in a step, say, the steps that it
+// cuts end there, too, and others submit what comes next before all of such a step is planned. Then
+// the pattern is complete at no moment at which nothing is pending (`missed`), and whoever knows of
+// such a moment has the steps cut there.
+//
 // The batches are those of the last step as it was planned. What was planned together had been
 // submitted by every rank before any of it was executed; so no program waits for one of a batch
 // before it submits another.
@@ -47,6 +52,10 @@ class ScheduleDetector {
 
   // All of the pattern has been planned in this step, and nothing of the next one.
   bool complete() const { return expected_ > 0 && arrived_ == expected_; }
+  // It was in the last step, and no schedule has begun.
+  bool missed() const { return missed_; }
+  // The step ends here, where nothing is pending.
+  void Recut();
   // The pattern; empty if nothing of it can be scheduled. REQUIRES: complete.
   ScheduleBatches Pattern() const;
 
@@ -82,6 +91,7 @@ class ScheduleDetector {
   size_t frequent_in_a_row_ = 0;
   size_t expected_ = 0;
   size_t arrived_ = 0;
+  bool missed_ = false;
 };
 
 }  // namespace coordd
