@@ -10,6 +10,10 @@ from tests.support.processes import clean_environment, program
 RANKS = 4
 ON_GPU = os.environ.get("COORDD_TEST_GPU") == "1"
 KILLS = int(os.environ.get("COORDD_TEST_KILLS", "1"))
+# Of 2.28.9, or another one of the matrix (tests/worker/gpu_matrix.cmake), which has its number in its name.
+STAND_IN = os.environ.get("COORDD_TEST_FAKE_NCCL", os.path.join(processes.BUILD, "tests", "libfake_nccl.so"))
+NCCL = int((re.findall(r"_([0-9]{5})\.so$", STAND_IN) or [22809])[0])  # 22809: 2.28.9
+NCCL_VERSION = f"{NCCL // 10000}.{NCCL // 100 % 100}.{NCCL % 100}"
 
 
 def two_per_node(rank):
@@ -39,8 +43,7 @@ class GpuCase(processes.TestCase):
             own_host = {"NCCL_HOSTID": f"rank{more.get('COORDD_RANK')}"}
             return clean_environment(COORDD_ALLOW_SHARED_GPU=1, **{**own_host, **named, **more})
         environment = {
-            # Of 2.28.9, or another one of the matrix (tests/worker/gpu_matrix.cmake).
-            "COORDD_NCCL_LIBRARY": os.environ.get("COORDD_TEST_FAKE_NCCL", os.path.join(processes.BUILD, "tests", "libfake_nccl.so")),
+            "COORDD_NCCL_LIBRARY": STAND_IN,
             "FAKE_NCCL_DIR": self.folder,
             "LD_LIBRARY_PATH": self.folder + ":" + os.environ.get("LD_LIBRARY_PATH", ""),
             **more}

@@ -96,7 +96,8 @@ void RunHostGate(const uint32_t* word, uint64_t limit_nanoseconds) {
 void RunHostSeal(unsigned threads, const HostTable& table, const uint32_t* word,
                  uint64_t limit_nanoseconds, unsigned rows) {
   blockDim = {threads, 1};
-  for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {
+  // A trap of one thread is the end of all.
+  for (threadIdx.x = 0; threadIdx.x < threads && !context_ended; ++threadIdx.x) {
     coordd_seal(reinterpret_cast<const coordd_kernels::Table&>(table), word, limit_nanoseconds,
                 rows);
   }
