@@ -117,6 +117,14 @@ class GpuTest(GpuCase):
                 if rank == 1 or not without:
                     self.assertEqual("nccl split 0" not in text, not without and NCCL >= 22304, text)
 
+    @needs_stand_in
+    def test_communicators_are_configured_as_the_user_wishes(self):
+        for told, direct in (("maxCTAs=16", 1), ("maxCTAs=16", 0)):
+            for text in self.finish(self.ranks([[-1, "collectives", 2]] * RANKS, COORDD_NCCL_CONFIG=told, COORDD_GPU_DIRECT=direct,
+                                               FAKE_NCCL="config_max_ctas=16")):
+                self.assertIn("ok 2 steps", text)
+                self.assert_nccl_calls(text)
+
     def test_a_killed_rank_is_named_and_nobody_hangs(self):
         ranks = self.ranks([[-1, "train", 30 if rank == 2 else -1] for rank in range(RANKS)])
         ranks[2].wait()

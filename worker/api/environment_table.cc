@@ -188,6 +188,13 @@ constexpr VariableRow kRows[] = {
      "workers", "It is meant for tests."},
     {"COORDD_REQUIRE_RDMA", kGpu, "Whether NCCL between hosts without RDMA is an error",
      "`0` or `1`", "`0`", "workers", "`coordrun --require-rdma` sets it."},
+    {"COORDD_NCCL_CONFIG", kGpu, "How coordd's communicators of NCCL are configured",
+     "`NAME=VALUE`, with commas between several", "NCCL's own choice", "workers",
+     "The names are those of NCCL's ncclConfig_t: `minCTAs` and `maxCTAs` (1 to 64), "
+     "`cgaClusterSize` (0 to 8), `trafficClass` (0 to 255, NCCL 2.26 and later) and `netName`, for "
+     "example `maxCTAs=16,netName=IB`. It holds for what coordd makes alone, where NCCL's own "
+     "variables hold for all communicators of a process, torch's too. All ranks are given the "
+     "same."},
     {"COORDD_NCCL_LIBRARY", kGpu, "NCCL's libnccl.so.2 to load", "a path", "the system's",
      "workers",
      "Where the process has loaded one already, torch's for instance, that one is used, and a "

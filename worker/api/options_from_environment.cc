@@ -12,6 +12,7 @@
 #include "common/base/utf8.h"
 #include "common/machine/ucx_library.h"
 #include "worker/api/invalid_option.h"
+#include "worker/gpu/nccl/nccl_wishes.h"
 
 namespace coordd {
 namespace {
@@ -163,6 +164,14 @@ absl::Status ReadGpuAlgorithm(const Environment& environment, GpuAlgorithm* algo
   return absl::OkStatus();
 }
 
+absl::Status CheckNcclWishes(const Environment& environment) {
+  const std::string* text = Find(environment, "COORDD_NCCL_CONFIG");
+  if (text == nullptr) return absl::OkStatus();
+  const absl::Status parsed = NcclWishes::Parse(*text).status();
+  if (parsed.ok()) return parsed;
+  return absl::InvalidArgumentError(absl::StrCat("COORDD_NCCL_CONFIG: ", parsed.message()));
+}
+
 absl::Status ReadCheckResults(const Environment& environment, std::optional<double>* tolerance) {
   const std::string* text = Find(environment, "COORDD_CHECK_RESULTS");
   if (text == nullptr) return absl::OkStatus();
@@ -292,15 +301,16 @@ absl::StatusOr<WorkerOptions> ReadOptions(const Environment& environment,
     if (absl::StartsWith(variable.first, "UCX_") || variable.first == kUcxVariable)
       options.ucx_environment.insert(variable);
   for (const char* name :
-       {"COORDD_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_IB_DISABLE", "NCCL_NET",
-        "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE",
-        "NCCL_P2P_LEVEL", "NVTX_INJECTION64_PATH"})
+       {"COORDD_NCCL_LIBRARY", "COORDD_NCCL_CONFIG", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID",
+        "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL",
+        "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NVTX_INJECTION64_PATH"})
     if (const std::string* value = Find(environment, name)) options.nccl_environment[name] = *value;
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_REQUIRE_RDMA", &options.device_rules.require_rdma));
   COORDD_RETURN_IF_ERROR(ReadGpuAlgorithm(environment, &options.device_rules.algorithm));
+  COORDD_RETURN_IF_ERROR(CheckNcclWishes(environment));
   COORDD_RETURN_IF_ERROR(ReadGpuRegistration(environment, options));
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_GPU_SHRINK", &options.shrink_gpu_communicators));

@@ -12,6 +12,8 @@ extern "C" {
 //   init_polls      (1)  how often init is asked for before it is over
 //   call_polls      (1)  the same for every operation: from 2.23.4 on none of a non-blocking
 //                        communicator is on its stream when the call returns
+//   config_min_ctas (0)  what configurations have to say; 0: nothing. The same with max_ctas,
+//                        cga_cluster_size, traffic_class, and net_name (1: any)
 //   blocking        (0)  1: a communicator may be blocking, which none of coordd's is
 //   init_never      (0)  1: init never ends
 //   init_error      (0)  what ncclCommInitRankConfig returns

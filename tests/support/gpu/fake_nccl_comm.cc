@@ -10,6 +10,11 @@ FakeSettings& FakeNcclSettings() {
   static FakeSettings* settings =
       new FakeSettings("FAKE_NCCL", {{"init_polls", 1},
                                      {"call_polls", kFakeNcclLaunchesOnThreads},
+                                     {"config_cga_cluster_size", 0},
+                                     {"config_max_ctas", 0},
+                                     {"config_min_ctas", 0},
+                                     {"config_net_name", 0},
+                                     {"config_traffic_class", 0},
                                      {"blocking", 0},
                                      {"init_never", 0},
                                      {"init_error", 0},

@@ -18,12 +18,32 @@ const char* Float8Rule(const FakeCall& call, int version) {
              : nullptr;
 }
 
-const char* ConfigRule(const NcclConfig* config) {
+// What it is told to expect (config_min_ctas=4), and nothing else.
+const char* WishesRule(const NcclConfig* config) {
   if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef)
     return "a configuration that is not one";
-  // 2.26.2 takes what stands there for the traffic class, whatever the version in it.
-  if (config->traffic_class != NcclConfig::kUndefined)
-    return "a configuration with a traffic class";
+  const auto expected = [](const char* name) {
+    const long told = FakeNcclSettings().Get(name);
+    return told == 0 ? NcclConfig::kUndefined : static_cast<int>(told);
+  };
+  if (config->min_ctas != expected("config_min_ctas")) return "a configuration with other minCTAs";
+  if (config->max_ctas != expected("config_max_ctas")) return "a configuration with other maxCTAs";
+  if (config->cga_cluster_size != expected("config_cga_cluster_size"))
+    return "a configuration with another cgaClusterSize";
+  const bool has_network = config->net_name != nullptr && config->net_name[0] != '\0';
+  if (has_network != (FakeNcclSettings().Get("config_net_name") != 0))
+    return "a configuration with another netName";
+  // 2.26.2 takes what stands there for the traffic class, whatever the version in it; later ones,
+  // of a configuration that says it has one.
+  if (config->traffic_class != expected("config_traffic_class"))
+    return "a configuration with another traffic class";
+  if (config->traffic_class != NcclConfig::kUndefined && config->version < 22600)
+    return "a configuration of a version without traffic class";
+  return nullptr;
+}
+
+const char* ConfigRule(const NcclConfig* config) {
+  if (const char* rule = WishesRule(config); rule != nullptr) return rule;
   const bool may_block = FakeNcclSettings().Get("blocking") == 1 && config->blocking == 1;
   return config->blocking == 0 || may_block ? nullptr : "a configuration that is not non-blocking";
 }
@@ -55,7 +75,8 @@ const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
     if (excluded[i] < 0 || excluded[i] >= comm.size || (i > 0 && excluded[i] <= excluded[i - 1]))
       return "ncclCommShrink with ranks that are not in order";
   }
-  if (config == nullptr || config->blocking != 0) return "ncclCommShrink that is not non-blocking";
+  if (const char* rule = WishesRule(config); rule != nullptr) return rule;
+  if (config->blocking != 0) return "ncclCommShrink that is not non-blocking";
   if (flags != kNcclShrinkDefault) return "ncclCommShrink with flags";
   return nullptr;
 }
@@ -66,7 +87,8 @@ const char* SplitRule(const FakeComm& comm, int color, int key, const NcclConfig
   if (comm.polls > 0 || comm.window_pending || comm.shrinking || comm.launched > 0)
     return "ncclCommSplit while something is under way";
   if (color != 0 || key != comm.rank) return "ncclCommSplit into others than all ranks in order";
-  if (config == nullptr || config->blocking != 1 || config->split_share != 1)
+  if (const char* rule = WishesRule(config); rule != nullptr) return rule;
+  if (config->blocking != 1 || config->split_share != 1)
     return "ncclCommSplit of one that is not blocking, or shares nothing";
   return nullptr;
 }

@@ -58,6 +58,16 @@ TEST(OptionsFromEnvironment, SayWhetherCommunicatorsOnGpusAreShrunk) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 or 1")));
 }
 
+TEST(OptionsFromEnvironment, SayHowCommunicatorsOfNcclAreConfigured) {
+  const auto options = WorkerOptionsFrom({{"COORDD_NCCL_CONFIG", "maxCTAs=16"}});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->nccl_environment.at("COORDD_NCCL_CONFIG"), "maxCTAs=16");
+  EXPECT_THAT(
+      WorkerOptionsFrom({{"COORDD_NCCL_CONFIG", "maxCTAs=many"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("COORDD_NCCL_CONFIG: \"maxCTAs=many\", expected a number of 1 to 64")));
+}
+
 TEST(OptionsFromEnvironment, SayWhatNcclIsToldOfFusionBuffers) {
   EXPECT_TRUE(WorkerOptionsFrom({})->register_gpu_buffers);
   EXPECT_FALSE(WorkerOptionsFrom({})->symmetric_gpu_windows);

@@ -1,6 +1,8 @@
 #include "worker/gpu/nccl/nccl_runtime.h"
 
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/machine/build_info.h"
 
 namespace coordd {
 
@@ -18,7 +20,22 @@ absl::StatusOr<std::shared_ptr<NcclRuntime>> NcclRuntime::Open(
   COORDD_ASSIGN_OR_RETURN(runtime->nccl, LoadNccl(environment));
   const auto interface = environment.find("NCCL_SOCKET_IFNAME");
   if (interface != environment.end()) runtime->interface = interface->second;
+  const auto wishes = environment.find("COORDD_NCCL_CONFIG");
+  if (wishes == environment.end()) return runtime;
+  COORDD_ASSIGN_OR_RETURN(runtime->wishes, NcclWishes::Parse(wishes->second));
+  const absl::string_view unknown = runtime->wishes.UnknownTo(runtime->nccl.version);
+  if (!unknown.empty()) {
+    COORDD_LOG(kWarning, "COORDD_NCCL_CONFIG: NCCL ", NcclVersionText(runtime->nccl.version),
+               " has no ", unknown, ", which is left out");
+  }
   return runtime;
+}
+
+NcclConfig NcclRuntime::Config(bool blocking) const {
+  NcclConfig config;
+  config.blocking = blocking ? 1 : 0;
+  wishes.PutInto(config, nccl.version);
+  return config;
 }
 
 }  // namespace coordd

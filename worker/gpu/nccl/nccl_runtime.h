@@ -8,6 +8,7 @@
 #include "common/base/environment.h"
 #include "worker/gpu/cuda/device_runtime.h"
 #include "worker/gpu/nccl/nccl_api.h"
+#include "worker/gpu/nccl/nccl_wishes.h"
 
 namespace coordd {
 
@@ -17,6 +18,10 @@ struct NcclRuntime {
   NcclLibrary nccl;
   std::shared_ptr<DeviceRuntime> device;
   std::string interface;  // NCCL_SOCKET_IFNAME; empty: NCCL chooses
+  NcclWishes wishes;      // COORDD_NCCL_CONFIG
+
+  // Of a communicator that is made now, with the wishes, which outlive it.
+  NcclConfig Config(bool blocking) const;
 
   // Why there is none is one phrase: what LoadNccl or DeviceRuntime::Open say. `cuda_library`: for
   // tests.
