@@ -66,8 +66,8 @@ struct WorkerOptions {
   HostAlgorithm host_algorithm = HostAlgorithm::kAuto;
   Environment
       ucx_environment;  // UCX_* variables, the user's wishes, which go first; COORDD_UCX_LIBRARY
-  // COORDD_NCCL_LIBRARY, COORDD_NCCL_CONFIG (NcclWishes), and those of NCCL's that say what it may travel over;
-  // NVTX_INJECTION64_PATH.
+  // COORDD_NCCL_LIBRARY, COORDD_NCCL_CONFIG (NcclWishes), and those of NCCL's that say what it may
+  // travel over; NVTX_INJECTION64_PATH.
   Environment nccl_environment;
   // COORDD_ALLOW_SHARED_GPU=1, COORDD_REQUIRE_RDMA=1: what ranks accept of each other's GPUs.
   // COORDD_GPU_ALGORITHM: auto, flat, hierarchical; equal on all members.
