@@ -7,8 +7,8 @@ from tests.support import processes
 from tests.support.processes import PATIENCE_S, ScriptedWorker, program
 from tests.support.scripted_jobs import allreduce, kill_in_an_allreduce, leave
 
-# What rank 0 says before its first allreduce between nodes.
-DIMENSIONS = "allreduces between the 4 nodes go by dimensions, 2 x 2,"
+# What rank 0 says before its first collective between nodes that may go so.
+DIMENSIONS = "allreduces, allgathers and reducescatters between the 4 nodes go by dimensions, 2 x 2,"
 PLACES = {"rank": "export COORDD_NODE_ID=node$COORDD_LOCAL_RANK COORDD_TOPOLOGY=rack$((COORDD_LOCAL_RANK / 2)); ",
           "two ranks": "export COORDD_NODE_ID=node$((COORDD_LOCAL_RANK / 2)) COORDD_TOPOLOGY=aisle/rack$((COORDD_LOCAL_RANK / 4)); "}
 
