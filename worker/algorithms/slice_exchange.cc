@@ -1,6 +1,7 @@
 #include "worker/algorithms/slice_exchange.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.h"
@@ -14,6 +15,9 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 // Of a buffer that is cut: some of them fit the second-level cache.
 constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
+// Of the slices of all blocks together, half of which, as a rule, is scratch of a reducescatter's
+// piece: of many nodes slices are smaller.
+constexpr int64_t kPieceBytesMax = int64_t{16} << 20;
 
 TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes,
                             absl::Span<const ByteRange> parts) {
@@ -41,6 +45,13 @@ absl::Span<const int64_t> BlocksOf(const CollectiveArgs& args) {
 }
 
 int64_t RoundedUp(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+// What is cut into slices: the input, or the largest block.
+int64_t CutBytes(const CollectiveArgs& args) {
+  const absl::Span<const int64_t> blocks = BlocksOf(args);
+  if (blocks.empty()) return static_cast<int64_t>(NodeInputOf(args).size());
+  return *std::max_element(blocks.begin(), blocks.end());
+}
 
 // The largest piece of blocks.
 std::vector<ByteRange> LargestParts(AcrossNodes across, int64_t slice_bytes) {
@@ -84,15 +95,12 @@ absl::Span<std::byte> SliceExchange::Partial(int64_t piece) const {
   return scratch_.subspan(begin, static_cast<size_t>(partial_each_));
 }
 
-int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
-  const int64_t slice_bytes = std::clamp(size_bytes / kInFlight, kSliceBytesMin, kSliceBytesMax);
-  return std::min(slice_bytes / kLineBytes * kLineBytes, RoundedUp(size_bytes));
-}
-
-int64_t SliceExchange::CutBytes(const CollectiveArgs& args) {
-  const absl::Span<const int64_t> blocks = BlocksOf(args);
-  if (blocks.empty()) return static_cast<int64_t>(NodeInputOf(args).size());
-  return *std::max_element(blocks.begin(), blocks.end());
+int64_t SliceExchange::SliceBytesFor(const CollectiveArgs& args) {
+  const int64_t blocks = std::max<int64_t>(1, std::ssize(BlocksOf(args)));
+  const int64_t most = std::clamp(kPieceBytesMax / blocks, kSliceBytesMin, kSliceBytesMax);
+  const int64_t cut_bytes = CutBytes(args);
+  const int64_t slice_bytes = std::clamp(cut_bytes / kInFlight, kSliceBytesMin, most);
+  return std::min(slice_bytes / kLineBytes * kLineBytes, RoundedUp(cut_bytes));
 }
 
 void SliceExchange::BeginAll(int64_t slice_bytes) {

@@ -94,11 +94,9 @@ class SliceExchange final : public LaneRun {
   // into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
   bool finished() const override { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
-  // The size of the slices of what has `size_bytes`, each of which goes from input to output as
-  // soon as it can.
-  static int64_t SliceBytesFor(int64_t size_bytes);
-  // What is cut into slices: the input, or the largest block.
-  static int64_t CutBytes(const CollectiveArgs& args);
+  // The size of the slices of all that these have, each of which goes from input to output as soon
+  // as it can.
+  static int64_t SliceBytesFor(const CollectiveArgs& args);
 
   bool Advance() override;
   void Fail(absl::Status status) override;

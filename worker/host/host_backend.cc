@@ -399,7 +399,7 @@ void HostBackend::Start(LaneId id, Lane& lane) {
     case Algorithm::kLeaders:
       return StartLeaderRun(id, lane);
     case Algorithm::kSlices:
-      return StartSlices(lane, SliceExchange::SliceBytesFor(SliceExchange::CutBytes(batch.args)));
+      return StartSlices(lane, SliceExchange::SliceBytesFor(batch.args));
     default:
       return StartRun(lane, *algorithm);
   }

@@ -272,6 +272,28 @@ void DriveAll(std::mt19937& random, const std::vector<ClusterJob>& jobs,
   }
 }
 
+TEST(SliceExchange, CutsWhatThereIsIntoASliceForEachTag) {
+  const auto slice_bytes = [](CollectiveKind kind, std::vector<int64_t> blocks) {
+    CollectiveArgs args;
+    args.kind = kind;
+    args.output_block_bytes = args.input_block_bytes = std::move(blocks);
+    return SliceExchange::SliceBytesFor(args);
+  };
+  for (const CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter}) {
+    EXPECT_EQ(slice_bytes(kind, {10, 0, 500'000, 7}), 500'000 / 4 / 64 * 64);
+    EXPECT_EQ(slice_bytes(kind, {10, 0, 100'000, 7}), 64 << 10);
+    EXPECT_EQ(slice_bytes(kind, {10, 0, 1'000, 7}), 1'024);  // all of it
+    EXPECT_EQ(slice_bytes(kind, {100 << 20, 0}), 256 << 10);
+    // So that many nodes' slices do not take much scratch.
+    EXPECT_EQ(slice_bytes(kind, std::vector<int64_t>(128, 8 << 20)), 128 << 10);
+    EXPECT_EQ(slice_bytes(kind, std::vector<int64_t>(4096, 8 << 20)), 64 << 10);
+  }
+  const Bytes input(1'000'000);
+  CollectiveArgs args;
+  args.input = input;
+  EXPECT_EQ(SliceExchange::SliceBytesFor(args), 1'000'000 / 4 / 64 * 64);
+}
+
 TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
   for (uint32_t seed = 1; seed <= 36; ++seed) {
     std::mt19937 random(seed);
@@ -397,6 +419,27 @@ TEST(SliceExchange, TheEndOfARankAtAnyMomentEndsItOnAll) {
       jobs[0].count = 5003;
       jobs[0].kind = seed % 4 == 2 ? CollectiveKind::kAllgather : CollectiveKind::kReducescatter;
     }
+    DriveAll(random, jobs, ranks, static_cast<int64_t>(random() % 2000));
+    const size_t victim = random() % ranks.size();
+    ranks[victim]->GoAway();
+    ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(victim));
+    DriveAll(random, jobs, ranks, 500);
+    ExpectAllEnd(ranks, jobs, seed);
+  }
+}
+
+// Of blocks that travel as several messages of a step.
+TEST(SliceExchange, TheEndOfARankInRacksEndsItOnAll) {
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    std::mt19937 random(seed);
+    Cluster cluster(4, 2);
+    cluster.grid = {{2, 2}, {}};
+    std::vector<std::unique_ptr<ClusterRank>> ranks;
+    for (int32_t r = 0; r < cluster.size; ++r)
+      ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+    std::vector<ClusterJob> jobs = {
+        {DataType::kFloat32, ReduceOp::kSum, 2003, 1.0, true, seed % 3 == 0 ? 0u : ~0u, 1}};
+    jobs[0].kind = seed % 2 == 0 ? CollectiveKind::kAllgather : CollectiveKind::kReducescatter;
     DriveAll(random, jobs, ranks, static_cast<int64_t>(random() % 2000));
     const size_t victim = random() % ranks.size();
     ranks[victim]->GoAway();
