@@ -1,5 +1,6 @@
-"""Four nodes in two racks (COORDD_NODE_ID, COORDD_TOPOLOGY): allreduces go inside the racks, then between them."""
+"""Four nodes in two racks (COORDD_NODE_ID, COORDD_TOPOLOGY): collectives go inside the racks, then between them, or the other way."""
 
+import json
 import os
 import re
 
@@ -7,8 +8,8 @@ from tests.support import processes
 from tests.support.processes import PATIENCE_S, ScriptedWorker, program
 from tests.support.scripted_jobs import allreduce, kill_in_an_allreduce, leave
 
-# What rank 0 says before its first allreduce between nodes.
-DIMENSIONS = "allreduces between the 4 nodes go by dimensions, 2 x 2,"
+# What rank 0 says before its first collective between nodes that may go so.
+DIMENSIONS = "allreduces, allgathers and reducescatters between the 4 nodes go by dimensions, 2 x 2,"
 PLACES = {"rank": "export COORDD_NODE_ID=node$COORDD_LOCAL_RANK COORDD_TOPOLOGY=rack$((COORDD_LOCAL_RANK / 2)); ",
           "two ranks": "export COORDD_NODE_ID=node$((COORDD_LOCAL_RANK / 2)) COORDD_TOPOLOGY=aisle/rack$((COORDD_LOCAL_RANK / 4)); "}
 
@@ -39,6 +40,23 @@ class RacksTest(processes.TestCase):
 
     def test_flat_keeps_them_off(self):
         self.assertNotIn("go by dimensions", self.selftest(4, "rank", COORDD_HOST_ALGORITHM="flat"))
+
+    def test_the_timeline_names_the_algorithm_of_allgathers_and_reducescatters(self):
+        for algorithm, ranks, places, expected in (("auto", 4, "rank", "dimensions"), ("auto", 8, "two ranks", "hierarchical_by_dimensions"),
+                                                   ("flat", 4, "rank", None)):
+            path = os.path.join(self.folder, f"timeline-{algorithm}-{ranks}.json")
+            self.selftest(ranks, places, COORDD_TRANSPORT="auto", COORDD_TIMELINE=path, COORDD_HOST_ALGORITHM=algorithm)
+            with open(path, encoding="utf-8") as file:
+                batches = [event["args"] for event in json.load(file) if "algorithm" in event.get("args", {})]
+            # Of all ranks: a process set may be of nodes that lie in no grid.
+            said = {kind: {batch["algorithm"] for batch in batches if batch["kind"] == kind and batch["process_set"] == 0}
+                    for kind in ("ALLGATHER", "REDUCESCATTER")}
+            if expected is None:
+                self.assertEqual(said, {"ALLGATHER": {"ring"}, "REDUCESCATTER": {"pairwise"}})
+            else:
+                for kind, names in said.items():
+                    self.assertIn(expected, names, kind)
+                    self.assertFalse(names & {"ring", "pairwise"}, (kind, names))
 
     def test_the_timeline_names_the_algorithm_and_results_are_those_of_flat(self):
         daemon = self.coordd()

@@ -25,7 +25,8 @@ constexpr uint32_t kManyOnNodes = Of(Places::kEvenNodes) | Of(Places::kUnevenNod
 constexpr uint32_t kNodes = kManyOnNodes | Of(Places::kThinNodes);
 constexpr uint32_t kEvenOnly = Of(Places::kEvenNodes);
 constexpr uint32_t kGridOnly = Of(Places::kApartInGrid);
-constexpr uint32_t kApartOnly = Of(Places::kApart) | kGridOnly;
+constexpr uint32_t kAnyGrid = kGridOnly | Of(Places::kApartInLongGrid);
+constexpr uint32_t kApartOnly = Of(Places::kApart) | kAnyGrid;
 constexpr uint32_t kEverywhere = ~0u;
 
 struct Row {
@@ -38,26 +39,35 @@ struct Row {
 // What a leader gives to its node in one post.
 constexpr int64_t kLeadersMax = int64_t{4} << 10;
 
+// What is not worth cutting among nodes of one rank.
+constexpr int64_t kWholeMax = int64_t{256} << 10;
+
 // On thin nodes the one rank of each that would carry what is large is slower than all together.
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
-// longer pay for the bytes sent twice; they are not sharp.
+// longer pay for the bytes sent twice; they are not sharp. An allgather and a reducescatter by
+// dimensions have no more steps, messages or bytes of a rank than the ring and the pairwise one, so
+// in a grid they go so at any size.
 constexpr Row kTable[] = {
     {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
-    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kDimensions, kGridOnly},
-    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, kApartOnly},
+    {CollectiveKind::kAllreduce, kWholeMax, Algorithm::kDimensions, kGridOnly},
+    {CollectiveKind::kAllreduce, kWholeMax, Algorithm::kHalvingDoubling, kApartOnly},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, kApartOnly},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
     {CollectiveKind::kAllgather, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, kEvenOnly},
+    {CollectiveKind::kAllgather, kWholeMax, Algorithm::kDimensions, kAnyGrid},
+    {CollectiveKind::kAllgather, kAnySize, Algorithm::kSlices, kAnyGrid},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
     {CollectiveKind::kBroadcast, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, kEvenOnly},
+    {CollectiveKind::kReducescatter, kWholeMax, Algorithm::kDimensions, kAnyGrid},
+    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kSlices, kAnyGrid},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
     {CollectiveKind::kAlltoall, kAnySize, Algorithm::kHierarchical, kNodes},
     {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
@@ -138,7 +148,8 @@ Places PlacesApart(const GridOfRanks& grid, int32_t nodes) {
   const int32_t fold = std::has_single_bit(number) ? 0 : 2;
   const bool is_quick =
       DimensionSteps(grid) <= 2 * (static_cast<int32_t>(std::bit_width(number)) - 1) + fold;
-  return !grid.empty() && is_quick ? Places::kApartInGrid : Places::kApart;
+  if (grid.empty()) return Places::kApart;
+  return is_quick ? Places::kApartInGrid : Places::kApartInLongGrid;
 }
 
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
@@ -149,6 +160,11 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
     if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
   }
   COORDD_CHECK(false);  // the table has a row for every kind
+}
+
+bool HasDimensions(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReducescatter;
 }
 
 bool HasHierarchy(CollectiveKind kind, bool even) {
@@ -172,6 +188,19 @@ TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, const GridOfRanks* 
   return RingAllreduce(self, nodes, size_bytes, element_bytes);
 }
 
+TransferSchedule MakeSliceAllgather(Rank self, const GridOfRanks* grid,
+                                    absl::Span<const ByteRange> blocks) {
+  const bool has_grid = grid != nullptr && !grid->empty();
+  return has_grid ? DimensionAllgather(self, *grid, blocks) : RingAllgather(self, blocks);
+}
+
+TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
+                                        absl::Span<const ByteRange> blocks) {
+  const bool has_grid = grid != nullptr && !grid->empty();
+  return has_grid ? DimensionReducescatter(self, *grid, blocks)
+                  : PairwiseReduceScatter(self, blocks);
+}
+
 // Beyond a few nodes the bytes that a tree has into its root, N for each of its steps, count more
 // than the messages of the other way.
 TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
@@ -188,12 +217,14 @@ TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, R
     case CollectiveKind::kAllreduce:
       return MakeAllreduce(algorithm, args, self, world_size, grid);
     case CollectiveKind::kAllgather:
-      return RingAllgather(self, RangesOf(args.output_block_bytes));
+      if (algorithm != Algorithm::kDimensions) grid = nullptr;
+      return MakeSliceAllgather(self, grid, RangesOf(args.output_block_bytes));
     case CollectiveKind::kBroadcast:
       return BinomialBroadcast(self, world_size, args.root,
                                static_cast<int64_t>(args.output.size()));
     case CollectiveKind::kReducescatter:
-      return PairwiseReduceScatter(self, RangesOf(args.input_block_bytes));
+      if (algorithm != Algorithm::kDimensions) grid = nullptr;
+      return MakeSliceReducescatter(self, grid, RangesOf(args.input_block_bytes));
     case CollectiveKind::kAlltoall:
       return PairwiseAlltoall(self, RangesOf(args.input_block_bytes),
                               RangesOf(args.output_block_bytes));

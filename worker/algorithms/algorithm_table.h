@@ -46,12 +46,14 @@ enum class Places : uint8_t {
   kThinNodes,    // fewer
   kApart,        // each on a node of its own
   // The same, and the nodes lie in racks, or whatever the labels of their topology are, so that
-  // there is a grid of them (dimension_schedule.h) whose steps are no more than others have.
+  // there is a grid of them (dimension_schedule.h) whose allreduces have no more steps than others.
   kApartInGrid,
+  kApartInLongGrid,  // the same, with more steps
 };
-inline bool AreApart(Places places) {
-  return places == Places::kApart || places == Places::kApartInGrid;
+inline bool AreInGrid(Places places) {
+  return places == Places::kApartInGrid || places == Places::kApartInLongGrid;
 }
+inline bool AreApart(Places places) { return places == Places::kApart || AreInGrid(places); }
 
 // Of so many nodes of one rank.
 Places PlacesApart(const GridOfRanks& grid, int32_t nodes);
@@ -61,6 +63,9 @@ Places PlacesApart(const GridOfRanks& grid, int32_t nodes);
 // one algorithm.
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
                           Places places = Places::kAny);
+// Whether it goes through the dimensions of a grid of nodes, where there is one: between nodes in
+// slices (slice_exchange.h), or as it is.
+bool HasDimensions(CollectiveKind kind);
 // Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
 bool HasHierarchy(CollectiveKind kind, bool even);
 
@@ -68,6 +73,13 @@ bool HasHierarchy(CollectiveKind kind, bool even);
 // the nodes; nullptr or empty: there is none.
 TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, const GridOfRanks* grid,
                                    int64_t size_bytes, int64_t element_bytes);
+
+// The schedules of an allgather and of a reducescatter of a slice of each node's block, as those of
+// ring_schedule.h and pairwise_schedule.h have their buffers.
+TransferSchedule MakeSliceAllgather(Rank self, const GridOfRanks* grid,
+                                    absl::Span<const ByteRange> blocks);
+TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
+                                        absl::Span<const ByteRange> blocks);
 
 // The schedule of a reduce of a slice among one rank of each node.
 TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,

@@ -10,8 +10,8 @@
 namespace coordd {
 namespace {
 
-// Segments of one transfer that are posted at a time: enough that a transport never idles between
-// two of them, few enough that its queues stay short.
+// Segments to a rank, or from a rank, that are posted at a time: enough that a transport never
+// idles between two of them, few enough that its queues stay short.
 constexpr int32_t kMaxPostedSegments = 4;
 
 absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const BufferRange& slice) {
@@ -19,6 +19,32 @@ absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const BufferRange&
                slice.offset_bytes + slice.size_bytes <= static_cast<int64_t>(buffer.size()));
   return buffer.subspan(static_cast<size_t>(slice.offset_bytes),
                         static_cast<size_t>(slice.size_bytes));
+}
+
+constexpr int64_t kSegmentAlignment = 64;
+
+// What a schedule combines.
+struct Combining {
+  int64_t largest_bytes = 0;  // of a message
+  bool several = false;       // messages in a step
+  // The first of two segments.
+  int64_t first_bytes(const RunOptions& options) const {
+    if (largest_bytes >= options.segment_bytes) return options.segment_bytes;
+    return (largest_bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
+  }
+};
+
+Combining CombiningOf(const TransferSchedule& schedule) {
+  Combining combining;
+  for (const AlgorithmStep& step : schedule.steps) {
+    int32_t messages = 0;
+    for (const ReceiveOp& receive : step.receives) {
+      if (!receive.operand) continue;
+      combining.largest_bytes = std::max(combining.largest_bytes, receive.to.size_bytes);
+      combining.several = combining.several || ++messages > 1;
+    }
+  }
+  return combining;
 }
 
 }  // namespace
@@ -33,20 +59,17 @@ CollectiveRun::CollectiveRun(TransferSchedule schedule, DataType dtype, ReduceOp
       buffers_(buffers),
       transport_(transport),
       options_(options),
-      members_(members) {
+      members_(members),
+      second_half_(CombiningOf(schedule_).first_bytes(options)) {
   COORDD_CHECK(options_.segment_bytes > 0 && options_.segment_bytes % 8 == 0);
 }
 
 int64_t CollectiveRun::SegmentScratchBytes(const TransferSchedule& schedule,
                                            const RunOptions& options) {
-  int64_t largest_bytes = 0;
-  for (const AlgorithmStep& step : schedule.steps) {
-    for (const ReceiveOp& receive : step.receives) {
-      if (receive.operand) largest_bytes = std::max(largest_bytes, receive.to.size_bytes);
-    }
-  }
+  const Combining combining = CombiningOf(schedule);
+  if (combining.several) return 2 * combining.first_bytes(options);
   // Of two segments, the second one is not needed by a transfer that fits the first.
-  return std::min(largest_bytes, 2 * options.segment_bytes);
+  return std::min(combining.largest_bytes, 2 * options.segment_bytes);
 }
 
 bool CollectiveRun::Advance() {
@@ -75,16 +98,28 @@ void CollectiveRun::StartStep() {
   for (size_t i = 0; i < step.sends.size(); ++i)
     sends_[i].segments = SegmentsOf(step.sends[i].from.size_bytes);
   receives_.assign(step.receives.size(), Transfer());
-  for (size_t i = 0; i < step.receives.size(); ++i)
+  int64_t combined = 0;
+  for (size_t i = 0; i < step.receives.size(); ++i) {
     receives_[i].segments = SegmentsOf(step.receives[i].to.size_bytes);
+    receives_[i].combined_before = combined;
+    if (step.receives[i].operand) combined += receives_[i].segments;
+  }
   step_started_ = true;
+}
+
+int32_t CollectiveRun::RoomBehind(const Transfer& before, bool is_same_rank, int32_t room) {
+  if (!is_same_rank) return kMaxPostedSegments;
+  return before.all_posted() ? room - before.in_flight() : 0;
 }
 
 bool CollectiveRun::PostSends(const AlgorithmStep& step) {
   bool moved = false;
+  int32_t room = 0;
   for (size_t i = 0; i < step.sends.size(); ++i) {
     Transfer& transfer = sends_[i];
-    while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
+    room = i == 0 ? kMaxPostedSegments
+                  : RoomBehind(sends_[i - 1], step.sends[i].to == step.sends[i - 1].to, room);
+    while (!transfer.all_posted() && transfer.in_flight() < room) {
       const BufferRange part = Segment(step.sends[i].from, transfer.posted);
       ++transfer.posted;
       ++in_flight_;
@@ -98,14 +133,17 @@ bool CollectiveRun::PostSends(const AlgorithmStep& step) {
 
 bool CollectiveRun::PostReceives(const AlgorithmStep& step) {
   bool moved = false;
+  int32_t room = 0;
   for (size_t i = 0; i < step.receives.size(); ++i) {
     const ReceiveOp& receive = step.receives[i];
     Transfer& transfer = receives_[i];
-    while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
+    room = i == 0 ? kMaxPostedSegments
+                  : RoomBehind(receives_[i - 1], receive.from == step.receives[i - 1].from, room);
+    while (!transfer.all_posted() && transfer.in_flight() < room) {
       const int64_t segment = transfer.posted;
       const BufferRange part = Segment(receive.to, segment);
       if (receive.operand) {
-        bool& busy = scratch_segment_busy_[static_cast<size_t>(segment % 2)];
+        bool& busy = half_busy_[transfer.HalfOf(segment)];
         if (busy) break;
         busy = true;
       }
@@ -113,7 +151,7 @@ bool CollectiveRun::PostReceives(const AlgorithmStep& step) {
       ++in_flight_;
       if (receive.operand) {
         transport_.ReceiveInPlace(OnTransport(receive.from), tag_,
-                                  ScratchSegment(segment, part.size_bytes),
+                                  ScratchSegment(transfer.HalfOf(segment), part.size_bytes),
                                   [this, i, segment](absl::StatusOr<const std::byte*> bytes) {
                                     OnOperand(i, segment, std::move(bytes));
                                   });
@@ -163,7 +201,7 @@ void CollectiveRun::OnOperand(size_t index, int64_t segment,
     const ReceiveOp& receive = schedule_.steps[step_].receives[index];
     const BufferRange part = Segment(receive.to, segment);
     Combine(part, *bytes, Read(Segment(*receive.operand, segment)).data());
-    scratch_segment_busy_[static_cast<size_t>(segment % 2)] = false;
+    half_busy_[receives_[index].HalfOf(segment)] = false;
   }
   OnReceived(index, bytes.status());
 }
@@ -192,9 +230,9 @@ absl::Span<std::byte> CollectiveRun::Write(const BufferRange& slice) const {
   return SubspanOf(slice.buffer == BufferRole::kOutput ? buffers_.output : buffers_.scratch, slice);
 }
 
-absl::Span<std::byte> CollectiveRun::ScratchSegment(int64_t segment, int64_t size_bytes) const {
+absl::Span<std::byte> CollectiveRun::ScratchSegment(size_t half, int64_t size_bytes) const {
   return SubspanOf(buffers_.segments,
-                   {BufferRole::kScratch, (segment % 2) * options_.segment_bytes, size_bytes});
+                   {BufferRole::kScratch, half == 0 ? 0 : second_half_, size_bytes});
 }
 
 void CollectiveRun::Combine(const BufferRange& to, const std::byte* first,

@@ -64,9 +64,19 @@ class CollectiveRun final : public LaneRun {
     int64_t segments = 0;
     int64_t posted = 0;
     int64_t completed = 0;
+    int64_t combined_before = 0;  // segments that the step combines in transfers before this one
     int32_t in_flight() const { return static_cast<int32_t>(posted - completed); }
+    bool all_posted() const { return posted == segments; }
     bool done() const { return completed == segments; }
+    // Which half of the segments' memory is that of one.
+    size_t HalfOf(int64_t segment) const {
+      return static_cast<size_t>((combined_before + segment) % 2);
+    }
   };
+
+  // How many segments of a transfer may be in flight behind that of `before`, which had `room`:
+  // what goes between two ranks goes in its order.
+  static int32_t RoomBehind(const Transfer& before, bool is_same_rank, int32_t room);
 
   void StartStep();
   bool PostSends(const AlgorithmStep& step);
@@ -84,7 +94,7 @@ class CollectiveRun final : public LaneRun {
   BufferRange Segment(const BufferRange& slice, int64_t segment) const;
   absl::Span<const std::byte> Read(const BufferRange& slice) const;
   absl::Span<std::byte> Write(const BufferRange& slice) const;
-  absl::Span<std::byte> ScratchSegment(int64_t segment, int64_t size_bytes) const;
+  absl::Span<std::byte> ScratchSegment(size_t half, int64_t size_bytes) const;
   void Combine(const BufferRange& to, const std::byte* first, const std::byte* second) const;
 
   // Constant after construction.
@@ -96,13 +106,14 @@ class CollectiveRun final : public LaneRun {
   Transport& transport_;
   const RunOptions options_;
   const RunMembers members_;
+  const int64_t second_half_;  // where it begins
 
   // Touched by the owner's thread.
   size_t step_ = 0;
   bool step_started_ = false;
   std::vector<Transfer> sends_;
   std::vector<Transfer> receives_;
-  std::array<bool, 2> scratch_segment_busy_ = {false, false};
+  std::array<bool, 2> half_busy_ = {false, false};
   int64_t in_flight_ = 0;
   absl::Status status_;
 };

@@ -6,11 +6,12 @@
 // Rules that every schedule keeps (tests/worker/algorithms/schedule_test.cc simulates all of them):
 //   - All sends and receives of a step may run at the same time, in any order; the local operations
 //     follow when all of them are done, in their order; then comes the next step.
-//   - In a step a rank sends at most one message to each other rank, receives at most one from it,
-//     and sends none to itself. The n-th message from a to b is the n-th that b expects from a, of
-//     the same size.
-//   - What a step receives overlaps nothing that it sends, also when input and output are the same
-//     memory. At most one receive of a step combines.
+//   - In a step a rank sends to each other rank what is in one range, or by dimensions in several,
+//     and none to itself; likewise it receives. Messages to one rank, and from one rank, stand one
+//     behind the other in the step and go in their order. The n-th message from a to b is the n-th
+//     that b expects from a, of the same size.
+//   - What a step receives overlaps nothing that it sends or receives besides, also when input and
+//     output are the same memory. What combines in a step comes from one rank.
 //   - kInput is never written, unless it is the same memory as kOutput.
 #pragma once
 

@@ -146,4 +146,143 @@ TransferSchedule DimensionAllreduce(Rank self, const GridOfRanks& grid, int64_t 
   return schedule;
 }
 
+namespace {
+
+// The ring of a rank in one dimension, and whose blocks go together there: by position, in the
+// order of the grid.
+struct BlockRing {
+  RingPlace place;
+  std::vector<std::vector<Rank>> owners;
+
+  const std::vector<Rank>& OwnersAt(int32_t position) const {
+    return owners[static_cast<size_t>(ToInt(Wrapped(position, size())))];
+  }
+  int32_t size() const { return static_cast<int32_t>(owners.size()); }
+};
+
+// A block is carried, in each dimension, by the ranks that have its owner's place in the dimensions
+// up to this one.
+std::vector<BlockRing> BlockRingsOf(const GridOfRanks& grid, Rank self, int32_t ranks) {
+  const int32_t index = IndexIn(grid, self);
+  std::vector<BlockRing> rings;
+  int32_t stride = 1;
+  for (const int32_t size : grid.sizes) {
+    const int32_t position = index / stride % size;
+    const auto index_at = [&](int32_t other) {
+      return index + (ToInt(Wrapped(other, size)) - position) * stride;
+    };
+    BlockRing ring{
+        {position, RankAt(grid, index_at(position - 1)), RankAt(grid, index_at(position + 1))}, {}};
+    for (int32_t other = 0; other < size; ++other) {
+      std::vector<Rank>& owners = ring.owners.emplace_back();
+      for (int32_t owner = index_at(other) % (stride * size); owner < ranks; owner += stride * size)
+        owners.push_back(RankAt(grid, owner));
+    }
+    stride *= size;
+    rings.push_back(std::move(ring));
+  }
+  COORDD_CHECK(stride == ranks);
+  return rings;
+}
+
+// Where a rank has what it has combined of each block.
+class Partials {
+ public:
+  explicit Partials(absl::Span<const ByteRange> blocks) {
+    for (const ByteRange& block : blocks) at_.push_back(RangeIn(BufferRole::kInput, block));
+  }
+  BufferRange& of(Rank owner) { return at_[static_cast<size_t>(ToInt(owner))]; }
+  int64_t SizeOf(const std::vector<Rank>& owners) {
+    int64_t size_bytes = 0;
+    for (const Rank owner : owners) size_bytes += of(owner).size_bytes;
+    return size_bytes;
+  }
+
+ private:
+  std::vector<BufferRange> at_;
+};
+
+// A lot of blocks in the first dimension, and the one that is sent meanwhile, have a room each, in
+// turns. In later dimensions they are combined where they are.
+class PartialRooms {
+ public:
+  // Steps of the first dimension write all lots but the one that is sent first.
+  PartialRooms(const BlockRing& first, Partials& partials) : steps_(first.size() - 1) {
+    for (int32_t step = 0; step < steps_; ++step) {
+      const int64_t lot_bytes = partials.SizeOf(first.OwnersAt(first.place.position - step - 2));
+      room_bytes_ =
+          std::max(room_bytes_, (lot_bytes + kRoomAlignment - 1) / kRoomAlignment * kRoomAlignment);
+    }
+  }
+  int64_t scratch_bytes() const { return room_bytes_ * std::min(steps_, 2); }
+  int64_t Begin(int32_t step) const { return step % 2 * room_bytes_; }
+
+ private:
+  static constexpr int64_t kRoomAlignment = 64;
+  const int32_t steps_;
+  int64_t room_bytes_ = 0;
+};
+
+}  // namespace
+
+TransferSchedule DimensionAllgather(Rank self, const GridOfRanks& grid,
+                                    absl::Span<const ByteRange> blocks) {
+  COORDD_CHECK(!grid.empty());
+  std::vector<BlockRing> rings = BlockRingsOf(grid, self, static_cast<int32_t>(blocks.size()));
+  std::reverse(rings.begin(), rings.end());
+  const ByteRange own = BlockOf(blocks, self);
+  const BufferRange input{BufferRole::kInput, 0, own.size_bytes};
+  TransferSchedule schedule;
+  for (const BlockRing& ring : rings) {
+    const auto& [position, previous, next] = ring.place;
+    for (int32_t s = 0; s < ring.size() - 1; ++s) {
+      AlgorithmStep step;
+      for (const Rank owner : ring.OwnersAt(position - s)) {
+        AddSend(step, next,
+                owner == self ? input : RangeIn(BufferRole::kOutput, BlockOf(blocks, owner)));
+      }
+      for (const Rank owner : ring.OwnersAt(position - s - 1))
+        AddReceive(step, previous, RangeIn(BufferRole::kOutput, BlockOf(blocks, owner)));
+      AddStep(schedule, std::move(step));
+    }
+  }
+  AlgorithmStep copy;
+  AddLocal(copy, RangeIn(BufferRole::kOutput, own), input);
+  AddStep(schedule, std::move(copy));
+  return schedule;
+}
+
+TransferSchedule DimensionReducescatter(Rank self, const GridOfRanks& grid,
+                                        absl::Span<const ByteRange> blocks) {
+  COORDD_CHECK(!grid.empty());
+  const std::vector<BlockRing> rings =
+      BlockRingsOf(grid, self, static_cast<int32_t>(blocks.size()));
+  Partials partials(blocks);
+  const PartialRooms rooms(rings.front(), partials);
+  TransferSchedule schedule;
+  for (const BlockRing& ring : rings) {
+    const auto& [position, previous, next] = ring.place;
+    const bool is_first = &ring == &rings.front();
+    for (int32_t s = 0; s < ring.size() - 1; ++s) {
+      AlgorithmStep step;
+      for (const Rank owner : ring.OwnersAt(position - s - 1))
+        AddSend(step, next, partials.of(owner));
+      const bool is_last = &ring == &rings.back() && s == ring.size() - 2;
+      int64_t room = rooms.Begin(s);
+      for (const Rank owner : ring.OwnersAt(position - s - 2)) {
+        BufferRange& partial = partials.of(owner);
+        BufferRange to = partial;
+        if (is_first) to = {BufferRole::kScratch, room, partial.size_bytes};
+        if (is_last) to = {BufferRole::kOutput, 0, partial.size_bytes};
+        AddReceive(step, previous, to, partial);
+        room += partial.size_bytes;
+        partial = to;
+      }
+      AddStep(schedule, std::move(step));
+    }
+  }
+  schedule.scratch_bytes = rooms.scratch_bytes();
+  return schedule;
+}
+
 }  // namespace coordd

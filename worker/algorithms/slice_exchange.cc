@@ -1,13 +1,11 @@
 #include "worker/algorithms/slice_exchange.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.h"
 #include "worker/algorithms/algorithm_table.h"
-#include "worker/algorithms/pairwise_schedule.h"
-#include "worker/algorithms/ring_schedule.h"
-#include "worker/algorithms/rooted_schedule.h"
 #include "worker/algorithms/tree_schedule.h"
 #include "worker/interfaces/collective_args.h"
 
@@ -17,6 +15,9 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 // Of a buffer that is cut: some of them fit the second-level cache.
 constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
+// Of the slices of all blocks together, half of which, as a rule, is scratch of a reducescatter's
+// piece: of many nodes slices are smaller.
+constexpr int64_t kPieceBytesMax = int64_t{16} << 20;
 
 TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes,
                             absl::Span<const ByteRange> parts) {
@@ -28,15 +29,29 @@ TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int6
     case CollectiveKind::kReduce:
       return MakeSliceReduce(self, nodes, Rank{across.root}, slice_bytes, SizeOf(args.dtype));
     case CollectiveKind::kAllgather:
-      return RingAllgather(self, parts);
+      return MakeSliceAllgather(self, across.grid, parts);
     case CollectiveKind::kReducescatter:
-      return PairwiseReduceScatter(self, parts);
+      return MakeSliceReducescatter(self, across.grid, parts);
     default:
       return MakeSliceSchedule(self, nodes, across.grid, slice_bytes, SizeOf(args.dtype));
   }
 }
 
+// Of an allgather's output or a reducescatter's input, which slices are cut out of.
+absl::Span<const int64_t> BlocksOf(const CollectiveArgs& args) {
+  if (args.kind == CollectiveKind::kAllgather) return args.output_block_bytes;
+  if (args.kind == CollectiveKind::kReducescatter) return args.input_block_bytes;
+  return {};
+}
+
 int64_t RoundedUp(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+// What is cut into slices: the input, or the largest block.
+int64_t CutBytes(const CollectiveArgs& args) {
+  const absl::Span<const int64_t> blocks = BlocksOf(args);
+  if (blocks.empty()) return static_cast<int64_t>(NodeInputOf(args).size());
+  return *std::max_element(blocks.begin(), blocks.end());
+}
 
 // The largest piece of blocks.
 std::vector<ByteRange> LargestParts(AcrossNodes across, int64_t slice_bytes) {
@@ -47,7 +62,7 @@ std::vector<ByteRange> LargestParts(AcrossNodes across, int64_t slice_bytes) {
 int64_t PartialBytes(const CollectiveArgs& args, const AcrossNodes& across, int64_t slice_bytes) {
   switch (args.kind) {
     case CollectiveKind::kReducescatter:
-      return static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes);
+      return across.apart ? 0 : static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes);
     case CollectiveKind::kReduce:
       return across.carries ? RoundedUp(slice_bytes) : 0;
     default:
@@ -80,19 +95,46 @@ absl::Span<std::byte> SliceExchange::Partial(int64_t piece) const {
   return scratch_.subspan(begin, static_cast<size_t>(partial_each_));
 }
 
-int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
-  const int64_t slice_bytes = std::clamp(size_bytes / kInFlight, kSliceBytesMin, kSliceBytesMax);
-  return slice_bytes / kLineBytes * kLineBytes;
+int64_t SliceExchange::SliceBytesFor(const CollectiveArgs& args) {
+  const int64_t blocks = std::max<int64_t>(1, std::ssize(BlocksOf(args)));
+  const int64_t most = std::clamp(kPieceBytesMax / blocks, kSliceBytesMin, kSliceBytesMax);
+  const int64_t cut_bytes = CutBytes(args);
+  const int64_t slice_bytes = std::clamp(cut_bytes / kInFlight, kSliceBytesMin, most);
+  return std::min(slice_bytes / kLineBytes * kLineBytes, RoundedUp(cut_bytes));
 }
 
 void SliceExchange::BeginAll(int64_t slice_bytes) {
   slice_bytes_ = slice_bytes;
-  const int64_t size_bytes = static_cast<int64_t>(NodeInputOf(args_).size());
-  pieces_of_all_ = (size_bytes + slice_bytes - 1) / slice_bytes;
+  pieces_of_all_ = (CutBytes(args_) + slice_bytes - 1) / slice_bytes;
+  blocks_ = RangesOf(BlocksOf(args_));
+  COORDD_CHECK(blocks_.empty() || (across_.apart && blocks_.size() == across_.ranks.size()));
+}
+
+// A slice of each block.
+void SliceExchange::BeginNextOfBlocks() {
+  const int64_t begin = next_ * slice_bytes_;
+  std::vector<ByteRange> parts = blocks_;
+  for (ByteRange& part : parts) {
+    const int64_t cut = std::min(begin, part.size_bytes);
+    part = {part.offset_bytes + cut, std::min(slice_bytes_, part.size_bytes - cut)};
+  }
+  const ByteRange own = parts[static_cast<size_t>(across_.self)];
+  const size_t at = static_cast<size_t>(own.offset_bytes -
+                                        blocks_[static_cast<size_t>(across_.self)].offset_bytes);
+  const size_t size = static_cast<size_t>(own.size_bytes);
+  if (args_.kind == CollectiveKind::kAllgather) {
+    Begin(next_++, args_.input.subspan(at, size), args_.output, parts);
+  } else {
+    Begin(next_++, args_.input, args_.output.subspan(at, size), parts);
+  }
 }
 
 bool SliceExchange::BeginNext() {
   if (next_ == pieces_of_all_ || !Ended(next_ - kInFlight)) return false;
+  if (!blocks_.empty()) {
+    BeginNextOfBlocks();
+    return true;
+  }
   const size_t begin = static_cast<size_t>(next_ * slice_bytes_);
   const size_t size = static_cast<size_t>(slice_bytes_);
   // Of a reduce there is none but the root's.

@@ -1,11 +1,13 @@
 // Moves and combines slices between nodes, a few of them at a time: what a collective on mapped
-// memory does beyond its node, and an allreduce among nodes of one rank.
+// memory does beyond its node, and an allreduce, or by dimensions an allgather or a reducescatter,
+// among nodes of one rank.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -37,8 +39,11 @@ struct AcrossNodes {
   // others exchange nothing.
   int32_t carriers = 0;
   bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
-  // Of the nodes, for allreduces; outlives what is done with it. nullptr or empty: there is none.
+  // Of the nodes, for allreduces, allgathers and reducescatters; outlives what is done with it.
+  // nullptr or empty: there is none.
   const GridOfRanks* grid = nullptr;
+  // Whether the nodes have one rank each: a reducescatter has nothing to combine inside them.
+  bool apart = false;
 };
 
 // An allreduce, broadcast, reduce, allgather or reducescatter of one piece after the other among
@@ -77,19 +82,21 @@ class SliceExchange final : public LaneRun {
   // reducescatter, where in the input the part for each node is, and `output` is for the own one.
   void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output,
              absl::Span<const ByteRange> parts = {});
-  // Memory of the exchange's. For a reducescatter: its input, slice_bytes_max for each node, until
-  // the next piece with the same tag begins. For a reduce: one slice.
+  // Memory of the exchange's. For a reducescatter, unless nodes are apart: its input,
+  // slice_bytes_max for each node, until the next piece with the same tag begins. For a reduce: one
+  // slice.
   absl::Span<std::byte> Partial(int64_t piece) const;
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;
 
-  // Exchanges, in the place of pieces, all of the input and output of the arguments, of an
-  // allreduce, a broadcast or a reduce. They are cut into slices of `slice_bytes`, at most
-  // slice_bytes_max and whole elements.
+  // Exchanges, in the place of pieces, all of the input and output of the arguments. They, or each
+  // block of an allgather or a reducescatter, which is among nodes of one rank each then, are cut
+  // into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
   bool finished() const override { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
-  // The size of the slices of a buffer, each of which goes from input to output as soon as it can.
-  static int64_t SliceBytesFor(int64_t size_bytes);
+  // The size of the slices of all that these have, each of which goes from input to output as soon
+  // as it can.
+  static int64_t SliceBytesFor(const CollectiveArgs& args);
 
   bool Advance() override;
   void Fail(absl::Status status) override;
@@ -102,6 +109,7 @@ class SliceExchange final : public LaneRun {
     std::optional<CollectiveRun> run;
   };
   bool BeginNext();
+  void BeginNextOfBlocks();
   size_t IndexOf(int64_t piece) const { return static_cast<size_t>(piece % kInFlight); }
 
   // Constant after construction.
@@ -116,6 +124,7 @@ class SliceExchange final : public LaneRun {
   absl::Span<std::byte> scratch_;
   std::array<Piece, kInFlight> pieces_;
   int64_t slice_bytes_ = 0, pieces_of_all_ = 0, next_ = 0;  // after BeginAll
+  std::vector<ByteRange> blocks_;                           // likewise, where there are some
   absl::Status status_;
 };
 

@@ -93,11 +93,11 @@ constexpr VariableRow kRows[] = {
     {"COORDD_TOPOLOGY", kPlace, "Where this node is, slowest network first",
      "labels with slashes between, such as `aisle3/rack12`", "what ddlrun says, else not set",
      "workers, coordrun, Python",
-     "coordd gives neighbouring ranks to nodes whose labels begin alike. Allreduces between nodes "
-     "go inside the racks first, then between them, so that a rack's uplink carries the vector as "
-     "often as if one host sent it for all. `coordrun --racks` sets it; processes of ddlrun have "
-     "it "
-     "of `DDL_OPTIONS` and `DDL_HOST_LIST`."},
+     "coordd gives neighbouring ranks to nodes whose labels begin alike. Allreduces and "
+     "reducescatters between nodes go inside the racks first, then between them, allgathers "
+     "between them first, so that a rack's uplink carries the vector as often as if one host sent "
+     "it for all. `coordrun --racks` sets it; processes of ddlrun have it of `DDL_OPTIONS` and "
+     "`DDL_HOST_LIST`."},
     {"COORDD_LAUNCH_ID", kPlace, "Name under which a launcher reports how this worker ends",
      "a text", kUnset, "workers, Python",
      "Launchers set it that will report that, as coordrun does."},

@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "worker/host/host_choice.h"
 #include "worker/interfaces/collective_args.h"
 #include "worker/interfaces/lanes.h"
 #include "worker/interfaces/peer_status.h"
@@ -97,8 +98,9 @@ absl::StatusOr<HostAlgorithm> HostBackend::AgreedAlgorithm() {
                             : HostAlgorithm::kAuto;
     const HostGroup& all = groups_.at(ProcessSetId{0});
     if (all.layout.self() == Rank{0} && !all.grid.empty() && agreed_ != HostAlgorithm::kFlat) {
-      COORDD_LOG(kInfo, "allreduces between the ", all.layout.num_nodes(),
-                 " nodes go by dimensions, ", absl::StrJoin(all.grid.sizes, " x "),
+      COORDD_LOG(kInfo, "allreduces, allgathers and reducescatters between the ",
+                 all.layout.num_nodes(), " nodes go by dimensions, ",
+                 absl::StrJoin(all.grid.sizes, " x "),
                  ", the fastest network first, as COORDD_TOPOLOGY says");
     }
   }
@@ -368,26 +370,14 @@ bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
 }
 
 absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
-  const CollectiveKind kind = batch.args.kind;
-  const Places places = batch.group->places;
-  const int32_t size = batch.group->layout.size();
-  // Of the whole vector, which all ranks know.
-  const int64_t size_bytes =
-      SizeOf(kind == CollectiveKind::kAllgather ? batch.args.output : NodeInputOf(batch.args));
-  const Algorithm flat = ChooseAlgorithm(kind, size_bytes, size);
-  const bool allreduce = kind == CollectiveKind::kAllreduce;
-  if (size == 1) return flat;
-  if (allreduce && options_.allreduce.has_value()) return *options_.allreduce;
-  const bool apart = AreApart(places);
-  if (places == Places::kAny || (apart && !allreduce)) return flat;
+  const CollectiveArgs& args = batch.args;
+  const HostGroup& group = *batch.group;
+  const bool alone = group.layout.size() == 1;
+  if (!alone && args.kind == CollectiveKind::kAllreduce && options_.allreduce.has_value())
+    return *options_.allreduce;
+  if (alone || !HasOthers(args.kind, group)) return FlatAlgorithm(args, group);
   COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());
-  if (agreed == HostAlgorithm::kFlat) return flat;
-  const bool small = !apart && LeaderRun::Fits(batch.args, options_.node.inline_bytes_max);
-  if (agreed == HostAlgorithm::kHierarchical && small) return Algorithm::kLeaders;
-  const bool has_hierarchy = !apart && HasHierarchy(kind, places == Places::kEvenNodes);
-  if (agreed == HostAlgorithm::kHierarchical && has_hierarchy) return Algorithm::kHierarchical;
-  const Algorithm chosen = ChooseAlgorithm(kind, size_bytes, size, places);
-  return chosen == Algorithm::kLeaders && !small ? flat : chosen;
+  return AgreedChoice(args, group, agreed, options_.node.inline_bytes_max);
 }
 
 void HostBackend::Start(LaneId id, Lane& lane) {
@@ -397,10 +387,8 @@ void HostBackend::Start(LaneId id, Lane& lane) {
   if (!group.memories.empty() && group.on_one_node()) return StartNodeRun(id, lane);
   const absl::StatusOr<Algorithm> algorithm = AlgorithmOf(batch);
   if (!algorithm.ok()) return FailAll(algorithm.status());
-  if (batch.args.algorithm != nullptr) {
-    const bool in_grid = batch.args.kind == CollectiveKind::kAllreduce && !group.grid.empty();
-    *batch.args.algorithm = in_grid ? NameInGrid(*algorithm) : Name(*algorithm);
-  }
+  if (batch.args.algorithm != nullptr)
+    *batch.args.algorithm = NameOf(*algorithm, batch.args.kind, group);
   switch (*algorithm) {
     case Algorithm::kHierarchical:
       if (batch.args.kind == CollectiveKind::kAlltoall) return StartAlltoall(id, lane);
@@ -411,7 +399,7 @@ void HostBackend::Start(LaneId id, Lane& lane) {
     case Algorithm::kLeaders:
       return StartLeaderRun(id, lane);
     case Algorithm::kSlices:
-      return StartSlices(lane, SliceExchange::SliceBytesFor(SizeOf(batch.args.input)));
+      return StartSlices(lane, SliceExchange::SliceBytesFor(batch.args));
     default:
       return StartRun(lane, *algorithm);
   }

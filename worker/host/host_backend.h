@@ -44,12 +44,12 @@ struct HostBackendOptions {
 // than one rank, do so inside the nodes: between them small ones are talked about by one rank of
 // each (leader_run.h), and allreduces, broadcasts, reduces, and on nodes with as many ranks each
 // allgathers and reducescatters, send slices (slice_exchange.h); an alltoall's blocks go straight
-// to where they belong (alltoall_run.h). What else there is, groups of more than
-// NodeLane::kMaxMembers on a node, and everything without an arena, go through the transport. All
-// ranks of a node are given an arena or none is; whether they can have it they find out in Connect,
-// together. That another node has none it says in the store, where others look before their first
-// collective that would need it: a rank is connected before any other one launches what it takes
-// part in.
+// to where they belong (alltoall_run.h). Which one it is: host_choice.h. What else there is, groups
+// of more than NodeLane::kMaxMembers on a node, and everything without an arena, go through the
+// transport. All ranks of a node are given an arena or none is; whether they can have it they find
+// out in Connect, together. That another node has none it says in the store, where others look
+// before their first collective that would need it: a rank is connected before any other one
+// launches what it takes part in.
 //
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later

@@ -52,7 +52,8 @@ AcrossNodes AcrossOf(const HostGroup& group, const CollectiveArgs& args) {
           .root_member = ToInt(args.root) - ToInt(layout.first_rank_of(root_node)),
           .carriers = group.carriers,
           .carries = group.self_on_node < group.carriers,
-          .grid = &group.grid};
+          .grid = &group.grid,
+          .apart = AreApart(group.places)};
 }
 
 NodeLeaders LeadersOf(const HostGroup& group, const CollectiveArgs& args) {

@@ -1,4 +1,4 @@
-// Allreduces by dimensions: the rules of schedules (schedule_simulation.h), the costs that the
+// Collectives by dimensions: the rules of schedules (schedule_simulation.h), the costs that the
 // header promises, and which grid there is in which network.
 #include "worker/algorithms/dimension_schedule.h"
 
@@ -8,13 +8,16 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <regex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/random.h"
 #include "tests/worker/support/schedule_simulation.h"
 #include "worker/algorithms/algorithm_table.h"
+#include "worker/algorithms/pairwise_schedule.h"
 #include "worker/algorithms/ring_schedule.h"
 
 namespace coordd {
@@ -58,20 +61,84 @@ std::vector<TransferSchedule> SchedulesOf(const GridOfRanks& grid, int64_t size_
   return schedules;
 }
 
-TEST(DimensionSchedule, CombinesEachElementOnceInOneOrder) {
+// Each of them, with the ranks in their order and in another one.
+void ForEveryGrid(const std::function<void(const GridOfRanks&)>& check) {
   const std::vector<std::vector<int32_t>> kGrids = {{2, 2},    {2, 3},    {3, 2},    {3, 3},
                                                     {5, 2},    {2, 2, 2}, {3, 2, 2}, {2, 3, 2},
                                                     {2, 2, 5}, {2, 7},    {4, 4},    {2, 2, 2, 3}};
   for (const std::vector<int32_t>& sizes : kGrids) {
     GridOfRanks grid{sizes, {}};
+    check(grid);
     const int32_t size = RanksOf(grid);
-    CheckAllreduceOf(
-        size, [&](Rank self, int64_t bytes) { return DimensionAllreduce(self, grid, bytes, 1); });
-    // In any order.
     for (int32_t r = 0; r < size; ++r) grid.ranks.push_back(Rank{size - 1 - (r + 2) % size});
-    CheckAllreduceOf(
-        size, [&](Rank self, int64_t bytes) { return DimensionAllreduce(self, grid, bytes, 1); });
+    check(grid);
   }
+}
+
+TEST(DimensionSchedule, CombinesEachElementOnceInOneOrder) {
+  ForEveryGrid([](const GridOfRanks& grid) {
+    CheckAllreduceOf(RanksOf(grid), [&](Rank self, int64_t bytes) {
+      return DimensionAllreduce(self, grid, bytes, 1);
+    });
+  });
+}
+
+// Some of them empty, and all.
+std::vector<std::vector<ByteRange>> BlocksFor(const GridOfRanks& grid) {
+  const int32_t size = RanksOf(grid);
+  std::vector<int64_t> ragged, few;
+  for (int32_t r = 0; r < size; ++r) {
+    ragged.push_back(r % 3 == 1 ? 0 : r % 4 + 1);
+    few.push_back(r == size - 2 ? 7 : 0);
+  }
+  return {RangesOf(std::vector<int64_t>(static_cast<size_t>(size), 3)), RangesOf(ragged),
+          RangesOf(few), RangesOf(std::vector<int64_t>(static_cast<size_t>(size), 0))};
+}
+
+TEST(DimensionSchedule, BringsEveryBlockEverywhere) {
+  ForEveryGrid([](const GridOfRanks& grid) {
+    for (const std::vector<ByteRange>& blocks : BlocksFor(grid)) {
+      CheckAllgatherOf(blocks, InStep::kSeveral,
+                       [&](Rank self) { return DimensionAllgather(self, grid, blocks); });
+    }
+  });
+}
+
+// A formula without the number of its element.
+std::string OrderOf(const std::string& formula) {
+  return std::regex_replace(formula, std::regex(":[0-9]+;"), ";");
+}
+
+// In an order that is the same whatever the sizes of the blocks are.
+TEST(DimensionSchedule, CombinesEachElementOfABlockOnceInOneOrder) {
+  ForEveryGrid([](const GridOfRanks& grid) {
+    std::map<int32_t, std::string> orders;
+    for (const std::vector<ByteRange>& blocks : BlocksFor(grid)) {
+      const std::vector<Cells> results = CheckReducescatterOf(
+          blocks, InStep::kSeveral,
+          [&](Rank self) { return DimensionReducescatter(self, grid, blocks); });
+      for (int32_t r = 0; r < RanksOf(grid); ++r) {
+        for (const std::string& formula : results[static_cast<size_t>(r)])
+          EXPECT_EQ(orders.try_emplace(r, OrderOf(formula)).first->second, OrderOf(formula));
+      }
+    }
+  });
+}
+
+// The output may be a part of the input: nothing is written there that is still read.
+TEST(DimensionSchedule, WritesAReducescattersOutputLast) {
+  ForEveryGrid([](const GridOfRanks& grid) {
+    const std::vector<ByteRange> blocks = BlocksFor(grid).front();
+    for (int32_t r = 0; r < RanksOf(grid); ++r) {
+      const TransferSchedule schedule = DimensionReducescatter(Rank{r}, grid, blocks);
+      for (const AlgorithmStep& step : schedule.steps) {
+        EXPECT_THAT(step.locals, IsEmpty());
+        for (const ReceiveOp& receive : step.receives) {
+          EXPECT_EQ(receive.to.buffer == BufferRole::kOutput, &step == &schedule.steps.back());
+        }
+      }
+    }
+  });
 }
 
 TEST(DimensionSchedule, NeverCutsAnElement) {
@@ -112,6 +179,96 @@ TEST(DimensionSchedule, CostsWhatItsHeaderSays) {
                   static_cast<double>(2 * kBytes * (racks - 1) / racks), 16);
       EXPECT_NEAR(static_cast<double>(UplinkBytes(ring, rack_of)[static_cast<size_t>(rack)]),
                   static_cast<double>(2 * kBytes * (size - 1) / size), 16);
+    }
+  }
+}
+
+// Of racks with as many hosts each, by rank.
+std::vector<int32_t> RacksOf(int32_t racks, int32_t hosts) {
+  std::vector<int32_t> rack_of;
+  for (int32_t r = 0; r < racks * hosts; ++r) rack_of.push_back(r / hosts);
+  return rack_of;
+}
+
+template <typename Make>
+std::vector<TransferSchedule> OfEachRank(size_t size, const Make& make) {
+  std::vector<TransferSchedule> schedules;
+  for (size_t r = 0; r < size; ++r) schedules.push_back(make(Rank{static_cast<int32_t>(r)}));
+  return schedules;
+}
+
+TEST(DimensionSchedule, OfBlocksCostsWhatItsHeaderSays) {
+  for (const auto& [racks, hosts] : {std::pair{2, 2}, {2, 8}, {4, 4}, {3, 5}, {5, 3}}) {
+    const std::vector<int32_t> rack_of = RacksOf(racks, hosts);
+    const GridOfRanks grid = GridOf(Levels{rack_of});
+    const int64_t size = racks * hosts;
+    constexpr int64_t kEach = 64;
+    const int64_t all = kEach * size;
+    const std::vector<ByteRange> blocks =
+        RangesOf(std::vector<int64_t>(static_cast<size_t>(size), kEach));
+    const auto gathers = OfEachRank(
+        rack_of.size(), [&](Rank self) { return DimensionAllgather(self, grid, blocks); });
+    const auto scatters = OfEachRank(
+        rack_of.size(), [&](Rank self) { return DimensionReducescatter(self, grid, blocks); });
+    const size_t steps = static_cast<size_t>(DimensionSteps(grid)) / 2;
+    for (const TransferSchedule& gather : gathers) {
+      EXPECT_EQ(gather.steps.size(), steps + 1);  // the own block is copied behind them
+      EXPECT_EQ(SentBytes(gather), all * (size - 1) / size);
+      EXPECT_EQ(gather.scratch_bytes, 0);
+    }
+    for (const TransferSchedule& scatter : scatters) {
+      EXPECT_EQ(scatter.steps.size(), steps);
+      EXPECT_EQ(SentBytes(scatter), all * (size - 1) / size);
+      EXPECT_EQ(scatter.scratch_bytes, all * std::min(2, grid.sizes[0] - 1) / grid.sizes[0]);
+    }
+    const auto ring =
+        OfEachRank(rack_of.size(), [&](Rank self) { return RingAllgather(self, blocks); });
+    const auto pairwise =
+        OfEachRank(rack_of.size(), [&](Rank self) { return PairwiseReduceScatter(self, blocks); });
+    for (size_t rack = 0; rack < static_cast<size_t>(racks); ++rack) {
+      EXPECT_EQ(UplinkBytes(gathers, rack_of)[rack], all * (racks - 1) / racks);
+      EXPECT_EQ(UplinkBytes(scatters, rack_of)[rack], all * (racks - 1) / racks);
+      EXPECT_EQ(UplinkBytes(ring, rack_of)[rack], all * (size - 1) / size);
+      EXPECT_EQ(UplinkBytes(pairwise, rack_of)[rack], all * hosts * (racks - 1) / racks);
+    }
+  }
+}
+
+// What comes into each domain, by its number.
+std::vector<int64_t> DownlinkBytes(const std::vector<TransferSchedule>& schedules,
+                                   const std::vector<int32_t>& domains) {
+  std::vector<int64_t> bytes(schedules.size());
+  for (size_t r = 0; r < schedules.size(); ++r) {
+    for (const AlgorithmStep& step : schedules[r].steps) {
+      for (const ReceiveOp& receive : step.receives) {
+        if (domains[static_cast<size_t>(ToInt(receive.from))] != domains[r])
+          bytes[static_cast<size_t>(domains[r])] += receive.to.size_bytes;
+      }
+    }
+  }
+  return bytes;
+}
+
+// An allgather brings in, and a reducescatter takes out, each block of the other racks once.
+TEST(DimensionSchedule, OfUnevenBlocksCrossesAnUplinkOnceForEach) {
+  for (const auto& [racks, hosts] : {std::pair{2, 2}, {2, 3}, {4, 4}, {3, 5}, {5, 3}}) {
+    const std::vector<int32_t> rack_of = RacksOf(racks, hosts);
+    const GridOfRanks grid = GridOf(Levels{rack_of});
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> of_racks(static_cast<size_t>(racks));
+    for (size_t r = 0; r < rack_of.size(); ++r) {
+      sizes.push_back(static_cast<int64_t>(r % 4 == 1 ? 0 : 10 * r * r + 1));
+      of_racks[static_cast<size_t>(rack_of[r])] += sizes.back();
+    }
+    const std::vector<ByteRange> blocks = RangesOf(sizes);
+    const auto gathers = OfEachRank(
+        rack_of.size(), [&](Rank self) { return DimensionAllgather(self, grid, blocks); });
+    const auto scatters = OfEachRank(
+        rack_of.size(), [&](Rank self) { return DimensionReducescatter(self, grid, blocks); });
+    for (size_t rack = 0; rack < of_racks.size(); ++rack) {
+      const int64_t of_others = Hull(blocks).size_bytes - of_racks[rack];
+      EXPECT_EQ(DownlinkBytes(gathers, rack_of)[rack], of_others);
+      EXPECT_EQ(UplinkBytes(scatters, rack_of)[rack], of_others);
     }
   }
 }
@@ -176,8 +333,8 @@ TEST(Grid, OfFewStepsIsForSmallAllreducesToo) {
   };
   EXPECT_EQ(places(2, 2), Places::kApartInGrid);
   EXPECT_EQ(places(4, 8), Places::kApartInGrid);
-  EXPECT_EQ(places(3, 4), Places::kApartInGrid);  // 2, 2, 3: 8 steps, as with a fold
-  EXPECT_EQ(places(7, 11), Places::kApart);       // 32 steps, where 14 will do
+  EXPECT_EQ(places(3, 4), Places::kApartInGrid);       // 2, 2, 3: 8 steps, as with a fold
+  EXPECT_EQ(places(7, 11), Places::kApartInLongGrid);  // 32 steps, where 14 will do
   EXPECT_EQ(PlacesApart({}, 4), Places::kApart);
 }
 
@@ -220,6 +377,12 @@ TEST(Grid, HoldsForAnyNetwork) {
     ASSERT_EQ(std::ssize(seen), size);
     CheckAllreduceOf(
         size, [&](Rank self, int64_t bytes) { return DimensionAllreduce(self, grid, bytes, 1); });
+    for (const std::vector<ByteRange>& blocks : BlocksFor(grid)) {
+      CheckAllgatherOf(blocks, InStep::kSeveral,
+                       [&](Rank self) { return DimensionAllgather(self, grid, blocks); });
+      CheckReducescatterOf(blocks, InStep::kSeveral,
+                           [&](Rank self) { return DimensionReducescatter(self, grid, blocks); });
+    }
   }
 }
 

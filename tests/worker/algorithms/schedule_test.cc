@@ -59,45 +59,15 @@ std::vector<int64_t> RaggedBlocks(int32_t size) {
 TEST(Schedules, RingAllgatherBringsEveryBlockEverywhere) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     const std::vector<ByteRange> blocks = RangesOf(RaggedBlocks(size));
-    const size_t total = static_cast<size_t>(Hull(blocks).size_bytes);
-    std::vector<TransferSchedule> schedules;
-    std::vector<Buffers> buffers;
-    Cells expected;
-    for (int32_t r = 0; r < size; ++r) {
-      schedules.push_back(RingAllgather(Rank{r}, blocks));
-      CheckRules(schedules.back(), Rank{r}, /*shared=*/false);
-      const Cells input = InputOf(r, blocks[static_cast<size_t>(r)].size_bytes);
-      buffers.push_back({input, Cells(total, "garbage"), {}});
-      expected.insert(expected.end(), input.begin(), input.end());
-    }
-    Simulation simulation(schedules, buffers);
-    simulation.Run();
-    for (int32_t r = 0; r < size; ++r)
-      EXPECT_EQ(simulation.buffers(static_cast<size_t>(r)).output, expected);
+    CheckAllgatherOf(blocks, InStep::kOne, [&](Rank self) { return RingAllgather(self, blocks); });
   }
 }
 
 TEST(Schedules, PairwiseReduceScatterCombinesEachElementOnce) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     const std::vector<ByteRange> blocks = RangesOf(RaggedBlocks(size));
-    const int64_t total = Hull(blocks).size_bytes;
-    std::vector<TransferSchedule> schedules;
-    std::vector<Buffers> buffers;
-    for (int32_t r = 0; r < size; ++r) {
-      schedules.push_back(PairwiseReduceScatter(Rank{r}, blocks));
-      CheckRules(schedules.back(), Rank{r}, /*shared=*/false);
-      const size_t own = static_cast<size_t>(blocks[static_cast<size_t>(r)].size_bytes);
-      buffers.push_back({InputOf(r, total), Cells(own, "garbage"), {}});
-    }
-    Simulation simulation(schedules, buffers);
-    simulation.Run();
-    for (int32_t r = 0; r < size; ++r) {
-      const ByteRange own = blocks[static_cast<size_t>(r)];
-      for (int64_t i = 0; i < own.size_bytes; ++i) {
-        ExpectAllOnce(simulation.buffers(static_cast<size_t>(r)).output[static_cast<size_t>(i)],
-                      size, own.offset_bytes + i);
-      }
-    }
+    CheckReducescatterOf(blocks, InStep::kOne,
+                         [&](Rank self) { return PairwiseReduceScatter(self, blocks); });
   }
 }
 
@@ -278,12 +248,6 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
             Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApart),
             Algorithm::kSlices);
-  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6, Places::kApartInGrid),
-            Algorithm::kRecursiveDoubling);
-  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6, Places::kApartInGrid),
-            Algorithm::kDimensions);
-  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApartInGrid),
-            Algorithm::kSlices);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 10, 6, Places::kUnevenNodes),
             Algorithm::kLeaders);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kUnevenNodes),
@@ -324,6 +288,31 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(NameInGrid(Algorithm::kSlices), "slices_by_dimensions");
   EXPECT_EQ(NameInGrid(Algorithm::kHierarchical), "hierarchical_by_dimensions");
   EXPECT_EQ(NameInGrid(Algorithm::kRing), "ring");
+}
+
+TEST(AlgorithmTable, ChoosesDimensionsInAGrid) {
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6, Places::kApartInGrid),
+            Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6, Places::kApartInGrid),
+            Algorithm::kDimensions);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApartInGrid),
+            Algorithm::kSlices);
+  // At any size, also where an allreduce would have more steps so.
+  for (const Places places : {Places::kApartInGrid, Places::kApartInLongGrid}) {
+    for (const CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter}) {
+      EXPECT_EQ(ChooseAlgorithm(kind, 4, 6, places), Algorithm::kDimensions);
+      EXPECT_EQ(ChooseAlgorithm(kind, 1 << 18, 6, places), Algorithm::kDimensions);
+      EXPECT_EQ(ChooseAlgorithm(kind, 1 << 20, 6, places), Algorithm::kSlices);
+    }
+  }
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllgather, 1 << 20, 6, Places::kApart),
+            Algorithm::kRing);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReducescatter, 1 << 20, 6, Places::kApart),
+            Algorithm::kPairwise);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6, Places::kApartInLongGrid),
+            Algorithm::kHalvingDoubling);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApartInLongGrid),
+            Algorithm::kSlices);
 }
 
 }  // namespace

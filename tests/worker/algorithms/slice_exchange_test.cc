@@ -160,7 +160,8 @@ class ClusterRank {
                              .root = cluster_.NodeOf(root),
                              .root_member = cluster_.NumberOf(root),
                              .carriers = cluster_.carriers,
-                             .carries = carries_};
+                             .carries = carries_,
+                             .grid = &cluster_.grid};
     exchange_ =
         std::make_unique<SliceExchange>(args_, across, slice_bytes, kTinySegments, transport());
     scratch_ = AlignedBuffer(std::max<int64_t>(64, exchange_->scratch_bytes()));
@@ -271,6 +272,28 @@ void DriveAll(std::mt19937& random, const std::vector<ClusterJob>& jobs,
   }
 }
 
+TEST(SliceExchange, CutsWhatThereIsIntoASliceForEachTag) {
+  const auto slice_bytes = [](CollectiveKind kind, std::vector<int64_t> blocks) {
+    CollectiveArgs args;
+    args.kind = kind;
+    args.output_block_bytes = args.input_block_bytes = std::move(blocks);
+    return SliceExchange::SliceBytesFor(args);
+  };
+  for (const CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter}) {
+    EXPECT_EQ(slice_bytes(kind, {10, 0, 500'000, 7}), 500'000 / 4 / 64 * 64);
+    EXPECT_EQ(slice_bytes(kind, {10, 0, 100'000, 7}), 64 << 10);
+    EXPECT_EQ(slice_bytes(kind, {10, 0, 1'000, 7}), 1'024);  // all of it
+    EXPECT_EQ(slice_bytes(kind, {100 << 20, 0}), 256 << 10);
+    // So that many nodes' slices do not take much scratch.
+    EXPECT_EQ(slice_bytes(kind, std::vector<int64_t>(128, 8 << 20)), 128 << 10);
+    EXPECT_EQ(slice_bytes(kind, std::vector<int64_t>(4096, 8 << 20)), 64 << 10);
+  }
+  const Bytes input(1'000'000);
+  CollectiveArgs args;
+  args.input = input;
+  EXPECT_EQ(SliceExchange::SliceBytesFor(args), 1'000'000 / 4 / 64 * 64);
+}
+
 TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
   for (uint32_t seed = 1; seed <= 36; ++seed) {
     std::mt19937 random(seed);
@@ -288,6 +311,35 @@ TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
       // The same bits everywhere.
       for (size_t i = 0; i < jobs.size(); ++i) {
         if (!jobs[i].scatters() && !jobs[i].reduces_to_root()) {
+          EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
+        }
+      }
+    }
+  }
+}
+
+// Allreduces, allgathers and reducescatters go through the racks' dimensions.
+TEST(SliceExchange, ThroughRacksInEveryOrderOfSteps) {
+  const GridOfRanks kGrids[] = {
+      {{2, 2}, {}}, {{2, 2}, {Rank{3}, Rank{0}, Rank{2}, Rank{1}}}, {{3, 2}, {}}, {{2, 3}, {}}};
+  for (uint32_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937 random(seed);
+    const GridOfRanks& grid = kGrids[seed % std::size(kGrids)];
+    Cluster cluster(grid.sizes[0] * grid.sizes[1], 2);
+    cluster.grid = grid;
+    std::vector<std::unique_ptr<ClusterRank>> ranks;
+    for (int32_t r = 0; r < cluster.size; ++r)
+      ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+    std::vector<ClusterJob> jobs = RandomClusterJobs(random, 16, cluster.size);
+    std::erase_if(jobs, [](const ClusterJob& job) {
+      return job.kind == CollectiveKind::kBroadcast || job.reduces_to_root();
+    });
+    DriveAll(random, jobs, ranks, 8'000'000);
+    for (const auto& rank : ranks) {
+      ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
+      ASSERT_EQ(rank->status(), absl::OkStatus());
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        if (!jobs[i].scatters()) {
           EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
         }
       }
@@ -367,6 +419,27 @@ TEST(SliceExchange, TheEndOfARankAtAnyMomentEndsItOnAll) {
       jobs[0].count = 5003;
       jobs[0].kind = seed % 4 == 2 ? CollectiveKind::kAllgather : CollectiveKind::kReducescatter;
     }
+    DriveAll(random, jobs, ranks, static_cast<int64_t>(random() % 2000));
+    const size_t victim = random() % ranks.size();
+    ranks[victim]->GoAway();
+    ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(victim));
+    DriveAll(random, jobs, ranks, 500);
+    ExpectAllEnd(ranks, jobs, seed);
+  }
+}
+
+// Of blocks that travel as several messages of a step.
+TEST(SliceExchange, TheEndOfARankInRacksEndsItOnAll) {
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    std::mt19937 random(seed);
+    Cluster cluster(4, 2);
+    cluster.grid = {{2, 2}, {}};
+    std::vector<std::unique_ptr<ClusterRank>> ranks;
+    for (int32_t r = 0; r < cluster.size; ++r)
+      ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+    std::vector<ClusterJob> jobs = {
+        {DataType::kFloat32, ReduceOp::kSum, 2003, 1.0, true, seed % 3 == 0 ? 0u : ~0u, 1}};
+    jobs[0].kind = seed % 2 == 0 ? CollectiveKind::kAllgather : CollectiveKind::kReducescatter;
     DriveAll(random, jobs, ranks, static_cast<int64_t>(random() % 2000));
     const size_t victim = random() % ranks.size();
     ranks[victim]->GoAway();

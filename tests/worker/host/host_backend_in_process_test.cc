@@ -234,6 +234,48 @@ TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
   }
 }
 
+// One that wants flat ones keeps the racks' dimensions off for all.
+TEST(HostBackendBetweenNodes, RanksInRacksAgree) {
+  for (const bool flat : {false, true}) {
+    InProcessNetwork network(4);
+    InMemoryStore store;
+    std::barrier all(4);
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < 4; ++r) {
+      threads.push_back(StartThread("rank", [&, r] {
+        HostBackendOptions options;
+        if (flat && r == 3) options.algorithm = HostAlgorithm::kFlat;
+        HostBackend backend(std::make_unique<InProcessTransport>(network), options);
+        ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{4, 1}}, {{0, 0, 1, 1}}), store,
+                                  Clock::Real().Now() + kGroupHangLimit),
+                  absl::OkStatus());
+        all.arrive_and_wait();
+        BackendContext context{backend, Rank{r}, 4, all, [] {}};
+        absl::string_view algorithm;
+        const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
+        Bytes output(4 * input.size());
+        CollectiveArgs args;
+        args.kind = CollectiveKind::kAllgather;
+        args.algorithm = &algorithm;
+        args.input = input;
+        args.output = absl::MakeSpan(output);
+        args.output_block_bytes.assign(4, static_cast<int64_t>(input.size()));
+        args.sequence = 1;
+        EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
+        EXPECT_EQ(algorithm, flat ? "ring" : "slices_by_dimensions");
+        for (size_t from = 0; from < 4; ++from) {
+          const Bytes part(output.begin() + static_cast<std::ptrdiff_t>(from * input.size()),
+                           output.begin() + static_cast<std::ptrdiff_t>((from + 1) * input.size()));
+          EXPECT_TRUE(SameBytes(
+              part, TestInput(DataType::kFloat32, static_cast<int32_t>(from), 100003, 1)));
+        }
+        all.arrive_and_wait();
+      }));
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 // Whoever waits for a rank that dies names it, whether it is the one of its node that talks to
 // other nodes or not, and nobody is done; the others hear of it from coordd.
 TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {

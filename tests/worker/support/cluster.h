@@ -16,6 +16,7 @@
 #include "common/base/thread.h"
 #include "common/protocol/store_memory.h"
 #include "tests/worker/support/in_process_transport.h"
+#include "worker/algorithms/dimension_schedule.h"
 #include "worker/base/aligned_buffer.h"
 #include "worker/interfaces/group_layout.h"
 #include "worker/node/node_lane.h"
@@ -73,6 +74,7 @@ struct Cluster {
 
   const std::vector<int32_t> members;  // by node
   const int32_t nodes, carriers, size;
+  GridOfRanks grid;  // of the nodes
   InMemoryStore store;
   std::unique_ptr<InProcessNetwork> network;
   std::vector<AlignedBuffer> buffers;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,29 +59,46 @@ inline bool Overlap(const BufferRange& a, const BufferRange& b) {
          b.offset_bytes < a.offset_bytes + a.size_bytes;
 }
 
+// How many messages there are between two ranks in a step.
+enum class InStep { kOne, kSeveral };
+
 // `shared`: input and output are laid out alike, so that in place they coincide.
-inline void CheckRules(const TransferSchedule& schedule, Rank self, bool shared) {
+inline void CheckRules(const TransferSchedule& schedule, Rank self, bool shared,
+                       InStep messages = InStep::kOne) {
+  auto last_is = [](const auto& ops, size_t count, auto rank) {
+    return count > 0 && rank(ops[count - 1]) == rank(ops[count]);
+  };
+  auto to = [](const SendOp& send) { return send.to; };
+  auto from = [](const ReceiveOp& receive) { return receive.from; };
   for (const AlgorithmStep& step : schedule.steps) {
     std::map<Rank, int> sends, receives;
-    int combining = 0;
-    for (const SendOp& send : step.sends) {
+    std::optional<Rank> combined;
+    for (size_t i = 0; i < step.sends.size(); ++i) {
+      const SendOp& send = step.sends[i];
       EXPECT_NE(send.to, self);
-      EXPECT_EQ(++sends[send.to], 1);
+      // Another one stands behind the one before.
+      if (++sends[send.to] > 1) {
+        EXPECT_TRUE(messages == InStep::kSeveral && last_is(step.sends, i, to));
+      }
       for (const ReceiveOp& receive : step.receives) {
         const bool comparable = shared || send.from.buffer == receive.to.buffer;
         EXPECT_FALSE(comparable && Overlap(send.from, receive.to));
       }
     }
-    for (const ReceiveOp& receive : step.receives) {
+    for (size_t i = 0; i < step.receives.size(); ++i) {
+      const ReceiveOp& receive = step.receives[i];
       EXPECT_NE(receive.from, self);
-      EXPECT_EQ(++receives[receive.from], 1);
-      EXPECT_NE(receive.to.buffer, BufferRole::kInput);
-      if (receive.operand) {
-        ++combining;
-        EXPECT_EQ(receive.operand->size_bytes, receive.to.size_bytes);
+      if (++receives[receive.from] > 1) {
+        EXPECT_TRUE(messages == InStep::kSeveral && last_is(step.receives, i, from));
       }
+      EXPECT_NE(receive.to.buffer, BufferRole::kInput);
+      for (size_t other = 0; other < i; ++other)
+        EXPECT_FALSE(Overlap(step.receives[other].to, receive.to));
+      if (!receive.operand) continue;
+      EXPECT_TRUE(!combined || (messages == InStep::kSeveral && *combined == receive.from));
+      combined = receive.from;
+      EXPECT_EQ(receive.operand->size_bytes, receive.to.size_bytes);
     }
-    EXPECT_LE(combining, 1);
   }
 }
 
@@ -192,6 +210,54 @@ void CheckAllreduceOf(int32_t size, const Make& make) {
       }
     }
   }
+}
+
+// Of an allgather of these blocks: all have all of them. `make`: the schedule of a rank.
+template <typename Make>
+void CheckAllgatherOf(const std::vector<ByteRange>& blocks, InStep messages, const Make& make) {
+  const int32_t size = static_cast<int32_t>(blocks.size());
+  std::vector<TransferSchedule> schedules;
+  std::vector<Buffers> buffers;
+  Cells expected;
+  for (int32_t r = 0; r < size; ++r) {
+    schedules.push_back(make(Rank{r}));
+    CheckRules(schedules.back(), Rank{r}, /*shared=*/false, messages);
+    const Cells input = InputOf(r, BlockOf(blocks, Rank{r}).size_bytes);
+    buffers.push_back({input, Cells(static_cast<size_t>(Hull(blocks).size_bytes), "garbage"), {}});
+    expected.insert(expected.end(), input.begin(), input.end());
+  }
+  Simulation simulation(schedules, buffers);
+  simulation.Run();
+  for (int32_t r = 0; r < size; ++r)
+    EXPECT_EQ(simulation.buffers(static_cast<size_t>(r)).output, expected);
+}
+
+// Of a reducescatter of these blocks: each rank has its own, of all once. -> by rank, the formulas
+template <typename Make>
+std::vector<Cells> CheckReducescatterOf(const std::vector<ByteRange>& blocks, InStep messages,
+                                        const Make& make) {
+  const int32_t size = static_cast<int32_t>(blocks.size());
+  const int64_t total = Hull(blocks).size_bytes;
+  std::vector<TransferSchedule> schedules;
+  std::vector<Buffers> buffers;
+  for (int32_t r = 0; r < size; ++r) {
+    schedules.push_back(make(Rank{r}));
+    CheckRules(schedules.back(), Rank{r}, /*shared=*/false, messages);
+    const size_t own = static_cast<size_t>(BlockOf(blocks, Rank{r}).size_bytes);
+    buffers.push_back({InputOf(r, total), Cells(own, "garbage"), {}});
+  }
+  Simulation simulation(schedules, buffers);
+  simulation.Run();
+  std::vector<Cells> results;
+  for (int32_t r = 0; r < size; ++r) {
+    Buffers& of = simulation.buffers(static_cast<size_t>(r));
+    const ByteRange own = BlockOf(blocks, Rank{r});
+    for (int64_t i = 0; i < own.size_bytes; ++i)
+      ExpectAllOnce(of.output[static_cast<size_t>(i)], size, own.offset_bytes + i);
+    EXPECT_EQ(of.input, InputOf(r, total)) << "the input is never written";
+    results.push_back(of.output);
+  }
+  return results;
 }
 
 }  // namespace coordd
