@@ -4,14 +4,7 @@ include(CMakePackageConfigHelpers)
 
 set(lib lib)  # not lib/ARCH: nothing here is meant for /usr
 
-# Where TARGET looks for libraries, the same in the build as installed: CMake fills up what it has to replace with colons, and an empty
-# name between colons is the folder in which a user happens to be, whose libraries are anybody's.
-function(coordd_looks_in target)
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${ARGN}")
-  if(NOT CMAKE_BUILD_RPATH)  # a UCX that is not the system's has to be found in the build, too
-    set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/CoorddLooksIn.cmake)
 
 set(programs "")
 foreach(program coordd coordd-relay coordd-worker coordrun coordctl)

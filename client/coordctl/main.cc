@@ -292,6 +292,8 @@ std::string CoordinatorSentence(const LaunchPlace& place, const Environment& env
 }
 
 int Whoami(const Arguments& arguments, const Environment& environment) {
+  if (arguments.target.coordinator.has_value())
+    return Report(WhoamiOfACoordd(*arguments.target.coordinator), kUsage);
   std::string launcher = arguments.launcher;
   if (launcher.empty()) {
     const auto variable = environment.find("COORDD_LAUNCHER");
@@ -402,7 +404,11 @@ void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
       "expand", "One host a line of lists in Slurm's notation: 'n[1-3,7],login1'");
   expand->add_option("LIST", arguments->host_lists, "quoted, for the shell")->required();
   CLI::App* whoami = app.add_subcommand(
-      "whoami", "Who a worker started here and now would be: launcher, rank, hosts, and why");
+      "whoami",
+      "Who a worker started here and now would be: launcher, rank, hosts, certificate, and why. Of "
+      "variables and files of this machine: no coordd is asked");
+  whoami->add_option("--coordinator", arguments->target.coordinator,
+                     "refused: 'coordctl status' is what asks one");
   whoami->add_option("--launcher", arguments->launcher,
                      absl::StrCat("whose variables count [COORDD_LAUNCHER]: ",
                                   absl::StrJoin(LauncherNames(), ", ")));

@@ -64,7 +64,9 @@ std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator,
       {"visible GPUs", place.visible_gpus < 0 ? "" : absl::StrCat(place.visible_gpus)},
       {"coordinator", coordinator},
       {"connection", ConnectionText(connection)},
-      {"not a rank", place.not_a_rank}};
+      {"not a rank", place.not_a_rank},
+      {"seen here",
+       "in variables and files of this machine; no coordd was asked ('coordctl status' asks one)"}};
   for (const CoordinatorHint& hint : place.coordinator_hints)
     rows.emplace_back("address", HintText(hint));
   for (const std::string& note : place.notes) rows.emplace_back("also seen", note);
@@ -99,9 +101,18 @@ std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator,
                      {"connection", ConnectionJson(connection)},
                      {"addresses", std::move(hints)},
                      {"notes", place.notes},
-                     {"warnings", place.warnings}};
+                     {"warnings", place.warnings},
+                     {"asked_coordd", false}};
   // Variables may hold bytes that are no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status WhoamiOfACoordd(const std::string& coordinator) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "found --coordinator ", coordinator,
+      ", but whoami asks no coordd: it tells what the variables and certificates of this machine "
+      "say; 'coordctl status --coordinator ",
+      coordinator, "' tells whether that one lets you in"));
 }
 
 }  // namespace coordd

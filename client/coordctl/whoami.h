@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "common/grpc/tls.h"
 #include "common/launch/launcher_detect.h"
 
@@ -24,5 +25,8 @@ std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator,
 // The same place as a JSON object; numbers that are not known are null.
 std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator,
                        const WorkerConnection& connection);
+
+// INVALID_ARGUMENT: whoami was told a coordd, which it would not ask; what does.
+absl::Status WhoamiOfACoordd(const std::string& coordinator);
 
 }  // namespace coordd

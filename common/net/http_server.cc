@@ -63,7 +63,7 @@ class EpollHttpServer final : public HttpServer {
         handlers_(std::move(handlers)),
         connections_max_(std::max<size_t>(options.connections_max, 1)),
         listening_(std::move(listening)),
-        queue_(std::set<std::string>(options.urgent.begin(), options.urgent.end())) {}
+        queue_({options.urgent.begin(), options.urgent.end()}, options.one_at_a_time) {}
 
   ~EpollHttpServer() override {
     if (!thread_.joinable()) return;
@@ -423,6 +423,7 @@ class EpollHttpServer final : public HttpServer {
     while ((asked = queue_.Next(urgent_only)).has_value()) {
       const HttpResponse response = Answer(asked->request.path, asked->request.query);
       std::string bytes = WrittenAnswer(response, asked->request.method != "HEAD");
+      queue_.Done(asked->request.path);
       {
         MutexLock lock(&mu_);
         answered_.push_back({asked->id, std::move(asked->request), std::move(bytes)});

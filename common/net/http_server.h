@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ struct HttpServerOptions {
       may_ask = {};
   // Paths whose requests are answered before others, on a thread that is theirs alone, too.
   std::vector<std::string> urgent = {};
+  // Sets of other paths. Of a set one is answered at a time, and those that wait for it take none
+  // of the threads.
+  std::vector<std::set<std::string>> one_at_a_time = {};
   // Tells of each refusal, on the server's own thread. `peer`: with its port. `said`: of kHandshake
   // ClientStream::failure or why else, of kToken and kUnauthorized "PATH: " and the message of
   // may_ask, of kFull and kAnswers why this one.

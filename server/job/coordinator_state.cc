@@ -69,7 +69,7 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
                         [&](const SharedMessage& m) { OnShared(m, turn); },
                         [&](const SessionEnded& m) { OnSessionEnded(m, turn); },
                         [&](const StreamsLost& m) { OnStreamsLost(m, turn); },
-                        [&](const StoreCall& m) { OnStoreCall(m, turn.effects); },
+                        [&](const StoreCall& m) { OnStoreCall(m, turn); },
                         [&](const TraceCall& m) { OnTraceCall(m, turn); },
                         [&](const ExitsReported& m) { OnExits(m, turn); },
                         [&](const DismissCall& m) { OnDismiss(m, turn); },
@@ -253,7 +253,8 @@ void CoordinatorState::OnDismiss(const DismissCall& in, const Turn& turn) {
   }
 }
 
-void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
+void CoordinatorState::OnStoreCall(const StoreCall& in, const Turn& turn) {
+  Effects& effects = turn.effects;
   absl::Status status = ValidateJobName(in.job);
   const auto it = jobs_.find(in.job);
   if (stopping_) {
@@ -269,7 +270,7 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
   }
   job_of_call_[in.call] = in.job;  // until Settle sees the reply
   const size_t first = effects.outgoing.size();
-  it->second->OnStoreCall(in, effects);
+  it->second->OnStoreCall(in, turn);
   // Its own reply is the first, and a wrong token is answered at once.
   const auto* reply =
       first < effects.outgoing.size() ? std::get_if<StoreReply>(&effects.outgoing[first]) : nullptr;

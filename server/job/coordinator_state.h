@@ -107,7 +107,7 @@ class CoordinatorState {
                  const absl::Status& outcome);
   // What the jobs of this owner may take together, as long as there are any.
   std::shared_ptr<ByteBudget> BudgetOf(const std::string& owner);
-  void OnStoreCall(const StoreCall& in, Effects& effects);
+  void OnStoreCall(const StoreCall& in, const Turn& turn);
   absl::Status MayTraceOneMore(const JobState& job) const;
   void OnTraceCall(const TraceCall& in, const Turn& turn);
   void OnExits(const ExitsReported& in, const Turn& turn);

@@ -156,7 +156,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   }
   news_.Changed();
   NoteGone(turn);
-  WatchStore(turn.effects);
+  WatchStore(turn);
 }
 
 void JobState::Expel(SessionId session, v1::DepartureCause cause, const std::string& detail,
@@ -454,7 +454,7 @@ void JobState::ConcludeReturn(const Turn& turn) {
   }
   rendezvous_.Resume(by_rank, turn.now);
   const ResumeBeginning beginning = return_.GoOn(*whole, generation_->state(), turn.effects);
-  WatchStore(turn.effects);
+  WatchStore(turn);
   desk_.TellReturned(Dismisser(turn), turn);
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
@@ -465,10 +465,10 @@ void JobState::ConcludeReturn(const Turn& turn) {
 }
 
 // Whatever has become of the generation: those who are back have said what they have of the store.
-void JobState::WatchStore(Effects& effects) {
+void JobState::WatchStore(const Turn& turn) {
   if (!store_return_.under_way() || return_.under_way()) return;
   const auto is_there = [this](SessionId session) { return Has(session); };
-  if (store_return_.Complete(is_there)) kv_.Restore(store_return_.End(is_there), effects);
+  if (store_return_.Complete(is_there)) kv_.Restore(store_return_.End(is_there), turn);
 }
 
 // The generation ends as at any loss, for those who are back.
@@ -484,7 +484,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
     rendezvous_.StopAwaiting(turn.now);
     news_.Changed();
     NoteGone(turn);
-    return WatchStore(turn.effects);
+    return WatchStore(turn);
   }
   rendezvous_.Resume(present.sessions, turn.now);
   // Each of those who are back has said a part of the sets, perhaps.
@@ -494,7 +494,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
   for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
   EndGeneration(failure.damage, failure.reason, turn);
   desk_.TellReturned(Dismisser(turn), turn);
-  WatchStore(turn.effects);
+  WatchStore(turn);
 }
 
 }  // namespace coordd

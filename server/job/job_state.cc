@@ -78,7 +78,7 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, co
   const bool brings = message.has_resume_report() && store_return_.under_way();
   if (brings) store_return_.Report(session, message.resume_report());
   Take(session, worker, message, turn);
-  if (brings) WatchStore(turn.effects);
+  if (brings) WatchStore(turn);
 }
 
 void JobState::Take(SessionId session, Worker& worker, const v1::WorkerMessage& message,
@@ -319,7 +319,7 @@ void JobState::WatchDeparting(const Turn& turn) {
   }
 }
 
-void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
+void JobState::OnStoreCall(const StoreCall& call, const Turn& turn) {
   absl::Status status;
   if (ended()) {
     status = absl::NotFoundError(absl::StrCat("job ", messages_.name(), " has ended"));
@@ -327,9 +327,9 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
     status = token_.Check(call.token);
   }
   if (status.ok()) {
-    kv_.Call(call, effects);
+    kv_.Call(call, turn);
   } else {
-    effects.outgoing.push_back(StoreReply{.call = call.call, .status = status});
+    turn.effects.outgoing.push_back(StoreReply{.call = call.call, .status = status});
   }
 }
 

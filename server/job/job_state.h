@@ -83,7 +83,7 @@ class JobState {
   // UNAUTHENTICATED. `known`: how many of them have been workers. REQUIRES: ValidateExits is OK.
   absl::Status OnExits(const v1::ReportExitsRequest& request, int32_t* known, const Turn& turn);
 
-  void OnStoreCall(const StoreCall& call, Effects& effects);
+  void OnStoreCall(const StoreCall& call, const Turn& turn);
   // Answered with a TraceAnswer if it is OK; the statuses of Admin.Trace.
   absl::Status Trace(const TraceCall& call, const Turn& turn);
   // Answered with a DismissAnswer, when it is stored; the statuses of Admin.Dismiss.
@@ -223,7 +223,7 @@ class JobState {
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
   void Suspend(absl::string_view after, const Turn& turn);
   void ConcludeReturn(const Turn& turn);
-  void WatchStore(Effects& effects);
+  void WatchStore(const Turn& turn);
   void FailReturn(const ReturnFailure& failure, const Turn& turn);
 
   const ServerOptions& options_;

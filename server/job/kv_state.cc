@@ -13,32 +13,26 @@ namespace coordd {
 namespace {
 
 constexpr absl::string_view kGenerationScope = "gen/";
+// Of what is deleted together.
+constexpr int64_t kFreedAtOnce = 256;
 
-int64_t CostOf(absl::string_view key, absl::string_view value) {
-  return static_cast<int64_t>(key.size() + value.size());
-}
+int64_t CostOf(const KeyTable::Sum& sum) { return sum.bytes + sum.keys * kKeyBytes; }
 
 }  // namespace
 
 // Keys that nobody can ask for any more.
 class KvState::Gone final : public Remains {
  public:
-  Gone(Values values, Sum sum, BudgetShare share)
-      : values_(std::move(values)), sum_(sum), share_(std::move(share)) {}
+  Gone(KeyTable table, BudgetShare share) : table_(std::move(table)), share_(std::move(share)) {}
 
   int64_t Free(int64_t most) override {
-    int64_t freed = 0;
-    for (auto it = values_.begin(); it != values_.end() && freed < most; ++freed) {
-      sum_ = {sum_.keys - 1, sum_.bytes - CostOf(it->first, it->second)};
-      it = values_.erase(it);
-    }
-    share_.Set(sum_.cost());
+    const int64_t freed = table_.FreeFirst(most);
+    share_.Set(CostOf(table_.sum()));
     return freed;
   }
 
  private:
-  Values values_;
-  Sum sum_;
+  KeyTable table_;
   BudgetShare share_;
 };
 
@@ -66,56 +60,30 @@ std::unique_ptr<Remains> KvState::Close(Generation generation, Effects& effects)
       key_of_call_.erase(call);
     }
   }
-  return Bury(TakeOfGeneration(), of_generation_);
+  return Bury(kGenerationScope);
 }
 
-// Of a million it is the fewer that are moved.
-KvState::Values KvState::TakeOfGeneration() {
-  auto begin = values_.lower_bound(std::string(kGenerationScope));
-  Values taken;
-  if (of_generation_.keys <= keys() / 2) {
-    for (int64_t i = 0; i < of_generation_.keys; ++i)
-      taken.insert(taken.end(), values_.extract(begin++));
-    return taken;
-  }
-  taken.swap(values_);
-  while (begin != taken.begin()) values_.insert(values_.end(), taken.extract(taken.begin()));
-  while (static_cast<int64_t>(taken.size()) > of_generation_.keys)
-    values_.insert(values_.begin(), taken.extract(std::prev(taken.end())));
-  return taken;
+// Of all keys with the prefix; null: there is none.
+std::unique_ptr<Remains> KvState::Bury(absl::string_view prefix) {
+  KeyTable taken = table_.Take(prefix);
+  if (taken.sum().keys == 0) return nullptr;
+  BudgetShare share = share_.Split(CostOf(taken.sum()));
+  return std::make_unique<Gone>(std::move(taken), std::move(share));
 }
 
-// REQUIRES: they were taken from values_, and have this sum.
-std::unique_ptr<Remains> KvState::Bury(Values values, Sum sum) {
-  if (values.empty()) return nullptr;
-  BudgetShare share = share_.Split(sum.cost());
-  all_ = {all_.keys - sum.keys, all_.bytes - sum.bytes};
-  of_generation_ = {};
-  return std::make_unique<Gone>(std::move(values), sum, std::move(share));
+void KvState::NoteChange(absl::string_view key, int64_t by) {
+  if (by != 0 && !absl::StartsWith(key, kGenerationScope)) counts_.Change(key, by);
+  share_.Set(CostOf(table_.sum()));
 }
 
-KvState::Values::iterator KvState::Erase(Values::iterator it) {
-  Change(it->first, {-1, -CostOf(it->first, it->second)});
-  return values_.erase(it);
-}
-
-void KvState::Change(absl::string_view key, Sum by) {
-  if (!absl::StartsWith(key, kGenerationScope)) {
-    if (by.keys != 0) counts_.Change(key, by.keys);
-  } else {
-    of_generation_ = {of_generation_.keys + by.keys, of_generation_.bytes + by.bytes};
-  }
-  all_ = {all_.keys + by.keys, all_.bytes + by.bytes};
-  share_.Set(all_.cost());
-}
-
-void KvState::Call(const StoreCall& call, Effects& effects) {
-  if (!awaits()) return CarryOut(call, effects);
+void KvState::Call(const StoreCall& call, const Turn& turn) {
+  if (!awaits()) return CarryOut(call, turn);
   const absl::Status held = held_->Hold(job_, call);
-  if (!held.ok()) effects.outgoing.push_back(StoreReply{.call = call.call, .status = held});
+  if (!held.ok()) turn.effects.outgoing.push_back(StoreReply{.call = call.call, .status = held});
 }
 
-void KvState::CarryOut(const StoreCall& call, Effects& effects) {
+void KvState::CarryOut(const StoreCall& call, const Turn& turn) {
+  Effects& effects = turn.effects;
   if (const auto* get = std::get_if<StoreGet>(&call.request)) {
     Get(call.call, *get, effects);
     return;
@@ -128,20 +96,21 @@ void KvState::CarryOut(const StoreCall& call, Effects& effects) {
   } else if (const auto* count = std::get_if<StoreCount>(&call.request)) {
     reply.number = Count(count->prefix);
   } else {
-    reply.status = Write(call.request, reply, woken);
+    reply.status = Write(call.request, reply, {turn.now, woken, turn.graveyard});
   }
   effects.outgoing.push_back(std::move(reply));
   for (Outgoing& out : woken.outgoing) effects.outgoing.push_back(std::move(out));
 }
 
 absl::Status KvState::Write(const decltype(StoreCall::request)& request, StoreReply& reply,
-                            Effects& effects) {
+                            const Turn& turn) {
+  Effects& effects = turn.effects;
   if (const auto* set = std::get_if<StoreSet>(&request)) {
     COORDD_RETURN_IF_ERROR(Set(*set, effects));
   } else if (const auto* add = std::get_if<StoreAdd>(&request)) {
     COORDD_RETURN_IF_ERROR(Add(*add, reply.number, effects));
   } else if (const auto* prefix = std::get_if<StoreDeletePrefix>(&request)) {
-    COORDD_RETURN_IF_ERROR(DeletePrefix(prefix->prefix, reply.number));
+    COORDD_RETURN_IF_ERROR(DeletePrefix(prefix->prefix, reply.number, turn));
   } else if (const auto* compare = std::get_if<StoreCompareSet>(&request)) {
     COORDD_RETURN_IF_ERROR(CompareSet(*compare, reply, effects));
     // Where the value was the desired one already, its caller hears the same, and relies on it.
@@ -155,14 +124,14 @@ absl::Status KvState::Write(const decltype(StoreCall::request)& request, StoreRe
   return absl::OkStatus();
 }
 
-void KvState::Restore(std::map<std::string, std::string> values, Effects& effects) {
+void KvState::Restore(std::map<std::string, std::string> values, const Turn& turn) {
   if (!awaits()) return;
   for (auto& [key, value] : values) {
     if (!CheckKey(key).ok() || !Store::CheckValue(key, value.size()).ok()) continue;
-    if (CheckRoom(key, value.size()).ok()) Put(key, std::move(value), effects);
+    if (CheckRoom(key, value.size()).ok()) Put(key, std::move(value), turn.effects);
   }
   const HeldCalls held = *std::exchange(held_, std::nullopt);
-  for (const auto& [id, call] : held.calls()) CarryOut(call, effects);
+  for (const auto& [id, call] : held.calls()) CarryOut(call, turn);
 }
 
 void KvState::Cancel(CallId call) {
@@ -188,7 +157,7 @@ std::unique_ptr<Remains> KvState::Clear(const absl::Status& why, Effects& effect
   key_of_call_.clear();
   waiting_.clear();
   open_ = false;
-  return Bury(std::exchange(values_, {}), all_);
+  return Bury("");
 }
 
 absl::Status KvState::CheckKey(absl::string_view key) const {
@@ -216,18 +185,18 @@ absl::Status KvState::CheckScope(absl::string_view key) const {
 }
 
 absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const {
-  const auto it = values_.find(std::string(key));
-  const bool is_new = it == values_.end();
+  const std::string* stored = table_.Find(key);
+  const bool is_new = stored == nullptr;
   if (is_new && keys() >= bounds_.max_keys) {
     return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " has ", keys(),
                                                      " keys already, the most that it may have"));
   }
-  const int64_t before = is_new ? 0 : CostOf(key, it->second);
+  const int64_t before = is_new ? 0 : static_cast<int64_t>(key.size() + stored->size());
   const int64_t after = static_cast<int64_t>(key.size() + value_bytes);
-  if (all_.bytes - before + after > bounds_.max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " stores ",
-                                                     all_.bytes, " bytes, the most that it may is ",
-                                                     bounds_.max_bytes));
+  if (table_.sum().bytes - before + after > bounds_.max_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("key ", key, ": job ", job_, " stores ", table_.sum().bytes,
+                     " bytes, the most that it may is ", bounds_.max_bytes));
   }
   if (!share_.HasRoomFor(after - before + (is_new ? kKeyBytes : 0))) {
     return absl::ResourceExhaustedError(
@@ -246,9 +215,9 @@ absl::Status KvState::Set(const StoreSet& set, Effects& effects) {
 
 absl::Status KvState::Add(const StoreAdd& add, int64_t& sum, Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(add.key));
-  const auto it = values_.find(add.key);
+  const std::string* stored = table_.Find(add.key);
   int64_t before = 0;
-  if (it != values_.end() && !absl::SimpleAtoi(it->second, &before)) {
+  if (stored != nullptr && !absl::SimpleAtoi(*stored, &before)) {
     return absl::InvalidArgumentError(absl::StrCat("key ", add.key, " does not hold a number"));
   }
   int64_t after = 0;
@@ -263,12 +232,17 @@ absl::Status KvState::Add(const StoreAdd& add, int64_t& sum, Effects& effects) {
   return absl::OkStatus();
 }
 
-absl::Status KvState::DeletePrefix(absl::string_view prefix, int64_t& deleted) {
+// Of many keys most are freed in later turns: a million of them were a turn of a second, in which
+// no other job was heard.
+absl::Status KvState::DeletePrefix(absl::string_view prefix, int64_t& deleted, const Turn& turn) {
   // "gen/" alone is no key, but as a prefix it means the keys of the current generation.
   if (prefix != kGenerationScope) COORDD_RETURN_IF_ERROR(CheckKey(prefix));
-  for (auto it = values_.lower_bound(std::string(prefix));
-       it != values_.end() && absl::StartsWith(it->first, prefix); ++deleted)
-    it = Erase(it);
+  deleted = keys();
+  std::unique_ptr<Remains> gone = Bury(prefix);
+  deleted -= keys();
+  if (deleted > 0) counts_.Clear();
+  // What is little has room again for what comes next.
+  if (deleted > kFreedAtOnce) turn.Bury(std::move(gone));
   return absl::OkStatus();
 }
 
@@ -276,25 +250,25 @@ absl::Status KvState::CompareSet(const StoreCompareSet& request, StoreReply& rep
                                  Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(request.key));
   COORDD_RETURN_IF_ERROR(Store::CheckValue(request.key, request.desired.size()));
-  const auto it = values_.find(request.key);
+  const std::string* stored = table_.Find(request.key);
   const bool is_expected =
-      it == values_.end() ? !request.expected.has_value() : request.expected == it->second;
+      stored == nullptr ? !request.expected.has_value() : request.expected == *stored;
   if (is_expected) {
     COORDD_RETURN_IF_ERROR(CheckRoom(request.key, request.desired.size()));
     Put(request.key, request.desired, effects);
     reply.found.emplace_back(request.desired);
-  } else if (it == values_.end()) {
+  } else if (stored == nullptr) {
     reply.found.emplace_back();
   } else {
-    reply.found.emplace_back(it->second);
+    reply.found.emplace_back(*stored);
   }
   return absl::OkStatus();
 }
 
 absl::Status KvState::Append(const StoreAppend& append, StoreReply& reply, Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(append.key));
-  const auto it = values_.find(append.key);
-  std::string value = it == values_.end() ? append.value : it->second + append.value;
+  const std::string* stored = table_.Find(append.key);
+  std::string value = stored == nullptr ? append.value : *stored + append.value;
   COORDD_RETURN_IF_ERROR(Store::CheckValue(append.key, value.size()));
   COORDD_RETURN_IF_ERROR(CheckRoom(append.key, value.size()));
   reply.number = static_cast<int64_t>(value.size());
@@ -305,9 +279,8 @@ absl::Status KvState::Append(const StoreAppend& append, StoreReply& reply, Effec
 
 absl::Status KvState::Delete(const StoreDelete& request, int64_t& deleted) {
   COORDD_RETURN_IF_ERROR(CheckKey(request.key));
-  const auto it = values_.find(request.key);
-  if (it == values_.end()) return absl::OkStatus();
-  Erase(it);
+  if (!table_.Erase(request.key)) return absl::OkStatus();
+  NoteChange(request.key, -1);
   deleted = 1;
   return absl::OkStatus();
 }
@@ -323,13 +296,13 @@ absl::Status KvState::Look(const StoreLook& look,
   int64_t bytes = 0;
   for (const std::string& key : look.keys) {
     COORDD_RETURN_IF_ERROR(CheckKey(key));
-    const auto it = values_.find(key);
-    if (it != values_.end() && look.values) bytes += CostOf("", it->second);
+    const std::string* stored = table_.Find(key);
+    if (stored != nullptr && look.values) bytes += static_cast<int64_t>(stored->size());
     if (bytes > Store::kMaxLookBytes && !found.empty()) break;
-    if (it == values_.end()) {
+    if (stored == nullptr) {
       found.emplace_back();
     } else {
-      found.emplace_back(look.values ? it->second : "");
+      found.emplace_back(look.values ? *stored : "");
     }
   }
   return absl::OkStatus();
@@ -343,18 +316,16 @@ int64_t KvState::Count(absl::string_view prefix) {
 }
 
 int64_t KvState::CountNow(absl::string_view prefix) const {
-  int64_t count = 0;
-  for (auto it = values_.lower_bound(std::string(prefix));
-       it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
-    count += absl::StartsWith(it->first, kGenerationScope) ? 0 : 1;
-  }
-  return count;
+  if (absl::StartsWith(prefix, kGenerationScope)) return 0;
+  const int64_t count = table_.SumOf(prefix).keys;
+  const bool has_generation = absl::StartsWith(kGenerationScope, prefix);
+  return count - (has_generation ? table_.SumOf(kGenerationScope).keys : 0);
 }
 
 void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
   StoreReply reply{.call = call, .status = CheckKey(get.key)};
-  const auto it = values_.find(get.key);
-  if (reply.status.ok() && it == values_.end()) {
+  const std::string* stored = table_.Find(get.key);
+  if (reply.status.ok() && stored == nullptr) {
     if (waiting() < bounds_.max_waiting) {
       waiting_[get.key].push_back(call);
       key_of_call_[call] = get.key;
@@ -364,25 +335,24 @@ void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
         absl::StrCat("key ", get.key, ": ", waiting(), " calls of job ", job_,
                      " wait for keys already, the most that may"));
   }
-  if (reply.status.ok()) reply.value = it->second;
+  if (reply.status.ok()) reply.value = *stored;
   effects.outgoing.push_back(std::move(reply));
 }
 
 void KvState::Put(const std::string& key, std::string value, Effects& effects) {
-  const auto [it, is_new] = values_.try_emplace(key);
-  const int64_t before = is_new ? 0 : CostOf(key, it->second);
-  it->second = std::move(value);
-  Change(key, {is_new ? 1 : 0, CostOf(key, it->second) - before});
+  const int64_t before = keys();
+  const std::string& stored = table_.Put(key, std::move(value));
+  NoteChange(key, keys() - before);
   const auto calls = waiting_.find(key);
   if (calls == waiting_.end()) return;
   // Thousands may have waited for it.
   constexpr size_t kCopiedBytes = 1024;
   std::shared_ptr<const std::string> shared;
-  if (it->second.size() > kCopiedBytes && calls->second.size() > 1)
-    shared = std::make_shared<const std::string>(it->second);
+  if (stored.size() > kCopiedBytes && calls->second.size() > 1)
+    shared = std::make_shared<const std::string>(stored);
   for (CallId call : calls->second) {
     StoreReply reply{.call = call, .status = absl::OkStatus(), .shared = shared};
-    if (shared == nullptr) reply.value = it->second;
+    if (shared == nullptr) reply.value = stored;
     effects.outgoing.push_back(std::move(reply));
     key_of_call_.erase(call);
   }
@@ -390,24 +360,20 @@ void KvState::Put(const std::string& key, std::string value, Effects& effects) {
 }
 
 absl::Status KvState::CheckConsistency() const {
-  int64_t bytes = 0;
-  Sum of_generation;
-  for (const auto& [key, value] : values_) {
-    bytes += CostOf(key, value);
-    if (absl::StartsWith(key, kGenerationScope))
-      of_generation = {of_generation.keys + 1, of_generation.bytes + CostOf(key, value)};
+  COORDD_RETURN_IF_ERROR(table_.CheckConsistency());
+  absl::Status status;
+  table_.ForEach([&](const std::string& key, const std::string& /*value*/) {
     if (waiting_.contains(key)) {
-      return absl::InternalError(absl::StrCat("a call waits for key ", key, ", which is set"));
+      status = absl::InternalError(absl::StrCat("a call waits for key ", key, ", which is set"));
     }
     if (!CheckScope(key).ok()) {
-      return absl::InternalError(absl::StrCat("key ", key, " has outlived its generation"));
+      status = absl::InternalError(absl::StrCat("key ", key, " has outlived its generation"));
     }
-  }
-  if (bytes != all_.bytes || keys() != all_.keys)
-    return absl::InternalError("stored bytes are miscounted");
-  if (of_generation.keys != of_generation_.keys || of_generation.bytes != of_generation_.bytes)
-    return absl::InternalError("keys of the generation are miscounted");
-  if (awaits() && !values_.empty())
+  });
+  COORDD_RETURN_IF_ERROR(status);
+  if (share_.bytes() != CostOf(table_.sum()))
+    return absl::InternalError("what the keys take is miscounted");
+  if (awaits() && keys() > 0)
     return absl::InternalError("there are keys before the members have brought theirs");
   for (const auto& [prefix, count] : counts_.all())
     if (count != CountNow(prefix)) return absl::InternalError("keys of a prefix are miscounted");

@@ -12,10 +12,12 @@
 #include "absl/strings/string_view.h"
 #include "common/protocol/types.h"
 #include "server/job/held_calls.h"
+#include "server/job/key_table.h"
 #include "server/job/prefix_counts.h"
 #include "server/model/byte_budget.h"
 #include "server/model/effects.h"
 #include "server/model/graveyard.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
@@ -47,11 +49,11 @@ class KvState {
   bool awaits() const { return held_.has_value(); }
   // What the members have brought, but for keys of other generations and what there is no room for;
   // then the calls that wait are carried out. Nothing, unless it awaits that.
-  void Restore(std::map<std::string, std::string> values, Effects& effects);
+  void Restore(std::map<std::string, std::string> values, const Turn& turn);
 
   // Answers now, or for a Get of a missing key as soon as it is set. Whatever answers come of it
-  // are appended to `effects`.
-  void Call(const StoreCall& call, Effects& effects);
+  // are appended to the turn's effects.
+  void Call(const StoreCall& call, const Turn& turn);
   void Cancel(CallId call);  // no answer is wanted any more
 
   // The job is over: answers whoever waits and forgets everything.
@@ -59,18 +61,13 @@ class KvState {
 
   // What its keys take counts there from now on.
   void Bind(std::shared_ptr<ByteBudget> budget) { share_.Bind(std::move(budget)); }
-  int64_t keys() const { return static_cast<int64_t>(values_.size()); }
+  int64_t keys() const { return table_.sum().keys; }
   int64_t waiting() const {
     return static_cast<int64_t>(key_of_call_.size() + (awaits() ? held_->calls().size() : 0));
   }
   absl::Status CheckConsistency() const;
 
  private:
-  using Values = std::map<std::string, std::string>;
-  struct Sum {
-    int64_t keys = 0, bytes = 0;
-    int64_t cost() const { return bytes + keys * kKeyBytes; }
-  };
   class Gone;
 
   absl::Status CheckKey(absl::string_view key) const;
@@ -78,22 +75,20 @@ class KvState {
   absl::Status CheckRoom(absl::string_view key, size_t value_bytes) const;
   absl::Status Set(const StoreSet& set, Effects& effects);
   absl::Status Add(const StoreAdd& add, int64_t& sum, Effects& effects);
-  absl::Status DeletePrefix(absl::string_view prefix, int64_t& deleted);
+  absl::Status DeletePrefix(absl::string_view prefix, int64_t& deleted, const Turn& turn);
   absl::Status CompareSet(const StoreCompareSet& request, StoreReply& reply, Effects& effects);
   absl::Status Append(const StoreAppend& append, StoreReply& reply, Effects& effects);
   absl::Status Delete(const StoreDelete& request, int64_t& deleted);
   absl::Status Look(const StoreLook& look, std::vector<std::optional<std::string>>& found) const;
   int64_t Count(absl::string_view prefix);
   int64_t CountNow(absl::string_view prefix) const;
-  void CarryOut(const StoreCall& call, Effects& effects);
+  void CarryOut(const StoreCall& call, const Turn& turn);
   absl::Status Write(const decltype(StoreCall::request)& request, StoreReply& reply,
-                     Effects& effects);
+                     const Turn& turn);
   void Get(CallId call, const StoreGet& get, Effects& effects);
-  void Change(absl::string_view key, Sum by);
-  Values TakeOfGeneration();
-  std::unique_ptr<Remains> Bury(Values values, Sum sum);
+  std::unique_ptr<Remains> Bury(absl::string_view prefix);
   void Put(const std::string& key, std::string value, Effects& effects);
-  Values::iterator Erase(Values::iterator it);
+  void NoteChange(absl::string_view key, int64_t by);
 
   const std::string job_;
   const KvBounds bounds_;
@@ -101,10 +96,9 @@ class KvState {
   int64_t writes_ = 0;     // in this epoch
   Generation generation_;  // the last that was opened; 0: none
   bool open_ = false;
-  Values values_;
-  Sum all_, of_generation_;  // of values_; of them, those of the generation
-  BudgetShare share_;        // of the job's owner: all_
-  PrefixCounts counts_;      // without keys of generations
+  KeyTable table_;
+  BudgetShare share_;    // of the job's owner: of table_
+  PrefixCounts counts_;  // without keys of generations
   std::optional<HeldCalls> held_;
   std::map<std::string, std::vector<CallId>> waiting_;  // by key, in order of arrival
   std::map<CallId, std::string> key_of_call_;

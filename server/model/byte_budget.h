@@ -65,6 +65,7 @@ class BudgetShare {
     budget_ = std::move(budget);
     Set(bytes);
   }
+  int64_t bytes() const { return bytes_; }
   void Set(int64_t bytes) {
     if (budget_ != nullptr) budget_->used_ += bytes - bytes_;
     bytes_ = bytes;

@@ -20,10 +20,24 @@ size_t Bytes(const StoreLook& look) {
 }
 size_t Bytes(const StoreCount& count) { return count.prefix.size(); }
 
+absl::string_view NameOf(const StoreSet&) { return "Set"; }
+absl::string_view NameOf(const StoreGet&) { return "Get"; }
+absl::string_view NameOf(const StoreAdd&) { return "Add"; }
+absl::string_view NameOf(const StoreDeletePrefix&) { return "DeletePrefix"; }
+absl::string_view NameOf(const StoreCompareSet&) { return "CompareSet"; }
+absl::string_view NameOf(const StoreAppend&) { return "Append"; }
+absl::string_view NameOf(const StoreDelete&) { return "Delete"; }
+absl::string_view NameOf(const StoreLook&) { return "Look"; }
+absl::string_view NameOf(const StoreCount&) { return "Count"; }
+
 }  // namespace
 
 size_t BytesOf(const decltype(StoreCall::request)& request) {
   return std::visit([](const auto& one) { return Bytes(one); }, request);
+}
+
+absl::string_view Name(const decltype(StoreCall::request)& request) {
+  return std::visit([](const auto& one) { return NameOf(one); }, request);
 }
 
 }  // namespace coordd

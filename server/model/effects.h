@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/admin.pb.h"
@@ -92,6 +93,7 @@ struct StoreCall {
 };
 // The bytes of its keys and values.
 size_t BytesOf(const decltype(StoreCall::request)& request);
+absl::string_view Name(const decltype(StoreCall::request)& request);  // the protocol's: "Set"
 
 struct TraceCall {
   CallId call;

@@ -19,8 +19,9 @@ namespace {
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
   // Unless the caller does not read what it is answered: then it gets an error instead.
-  void AnswerWith(google::protobuf::Message& response, const Caller& caller, CallerShares& shares) {
-    auto held = shares.HoldAnswer(caller, static_cast<int64_t>(response.ByteSizeLong()));
+  void AnswerWith(google::protobuf::Message& response, const Caller& caller,
+                  const CallerShares::Asked& asked, CallerShares& shares) {
+    auto held = shares.HoldAnswer(caller, asked, static_cast<int64_t>(response.ByteSizeLong()));
     if (!held.ok()) {
       response.Clear();
       Answer(ToGrpc(held.status()));
@@ -177,12 +178,13 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* co
   // Accepted queries are always called, and `request` and `response` live until Finish.
   Query query = [this, request, response, call, who = *std::move(caller)](
                     const CoordinatorState& state, absl::Time now) {
+    const CallerShares::Asked asked = {Name(Call::kGetState), request->job()};
     absl::Status status;
-    status.Update(
-        shares_.InTurn(*who, [&] { status = state.DescribeTo(*who, *request, now, response); }));
+    status.Update(shares_.InTurn(
+        *who, asked, [&] { status = state.DescribeTo(*who, *request, now, response); }));
     if (status.ok()) {
       complete_(response);
-      call->AnswerWith(*response, *who, shares_);
+      call->AnswerWith(*response, *who, asked, shares_);
       return;
     }
     audit_.Note({.call = Call::kGetState, .caller = who, .job = request->job(), .outcome = status});
@@ -307,9 +309,11 @@ grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* c
   }
   if (refuse.ok() && GrantOf((*caller)->identity.role, Call::kGetEvents) == Grant::kAny) {
     // It takes time, if no turn: so much of it as each has.
-    const absl::Status had = shares_.InTurn(**caller, [&] { *response = events_.Read(*request); });
+    const CallerShares::Asked asked = {Name(Call::kGetEvents), request->job()};
+    const absl::Status had =
+        shares_.InTurn(**caller, asked, [&] { *response = events_.Read(*request); });
     if (had.ok()) {
-      call->AnswerWith(*response, **caller, shares_);
+      call->AnswerWith(*response, **caller, asked, shares_);
     } else {
       call->Answer(ToGrpc(had));
     }
@@ -326,10 +330,12 @@ grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext* c
   }
   Query query = [this, request, response, call, who = *std::move(caller)](
                     const CoordinatorState& state, absl::Time /*now*/) {
+    const CallerShares::Asked asked = {Name(Call::kGetEvents), request->job()};
     absl::Status status = state.MayCall(*who, Call::kGetEvents, request->job(), request->token());
-    if (status.ok()) status = shares_.InTurn(*who, [&] { *response = events_.Read(*request); });
+    if (status.ok())
+      status = shares_.InTurn(*who, asked, [&] { *response = events_.Read(*request); });
     if (status.ok()) {
-      call->AnswerWith(*response, *who, shares_);
+      call->AnswerWith(*response, *who, asked, shares_);
       return;
     }
     audit_.Note(

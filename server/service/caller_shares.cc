@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/duration_text.h"
+#include "common/base/one_line.h"
 #include "server/door/caller.h"
+#include "server/model/validate_message.h"
 
 namespace coordd {
 namespace {
@@ -17,6 +19,12 @@ bool Take(std::atomic<int64_t>& held, int64_t bytes, int64_t most) {
   if (before == 0 || before + bytes <= most) return true;
   held.fetch_sub(bytes, std::memory_order_relaxed);
   return false;
+}
+
+std::string TextOf(const CallerShares::Asked& asked) {
+  return absl::StrCat(asked.call, " of ",
+                      asked.job.empty() ? std::string("all jobs")
+                                        : absl::StrCat("job ", OneLine(Truncated(asked.job, 128))));
 }
 
 }  // namespace
@@ -64,7 +72,8 @@ std::shared_ptr<CallerShares::Share> CallerShares::Of(const Caller& caller) {
   return share;
 }
 
-absl::Status CallerShares::InTurn(const Caller& caller, absl::FunctionRef<void()> what) {
+absl::Status CallerShares::InTurn(const Caller& caller, const Asked& asked,
+                                  absl::FunctionRef<void()> what) {
   const std::shared_ptr<Share> share = Of(caller);
   const absl::Time begun = clock_.Now();
   {
@@ -72,8 +81,10 @@ absl::Status CallerShares::InTurn(const Caller& caller, absl::FunctionRef<void()
     share->Give(begun);
     if (share->turns <= absl::ZeroDuration()) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          AccountOf(caller), " has asked for more of coordd's time than its share, ",
-          100 * kTurnsPerSecond, " %: try again in ",
+          TextOf(asked), " was not carried out: what ", AccountOf(caller),
+          " has called has taken coordd ", DurationText(-share->turns), " longer than it may, ",
+          DurationText(kTurns), " at once and then ", 100 * kTurnsPerSecond,
+          " % of the time: try again in ",
           DurationText(absl::Ceil(-share->turns / kTurnsPerSecond, absl::Milliseconds(1)) +
                        absl::Milliseconds(1))));
     }
@@ -87,19 +98,22 @@ absl::Status CallerShares::InTurn(const Caller& caller, absl::FunctionRef<void()
 }
 
 absl::StatusOr<CallerShares::AnswerBytes> CallerShares::HoldAnswer(const Caller& caller,
+                                                                   const Asked& asked,
                                                                    int64_t bytes) {
   if (bytes < kCountedBytes) return AnswerBytes();
   std::shared_ptr<Share> share = Of(caller);
   if (!Take(share->answer_bytes, bytes, kAnswerBytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(AccountOf(caller), " has not read ", kAnswerBytes >> 20,
-                     " MiB of what it was answered: an answer of ", bytes, " bytes is left out"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the answer to ", TextOf(asked), ", ", bytes, " bytes, is left out: ", AccountOf(caller),
+        " has not read ", share->answer_bytes.load(), " bytes of its answers, the most are ",
+        kAnswerBytes));
   }
   if (!Take(all_->answer_bytes, bytes, kAllAnswerBytes)) {
     share->answer_bytes.fetch_sub(bytes, std::memory_order_relaxed);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        kAllAnswerBytes >> 20, " MiB of answers are not read yet by those who asked: an answer of ",
-        bytes, " bytes is left out"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the answer to ", TextOf(asked), ", ", bytes,
+                     " bytes, is left out: all who call have not read ", all_->answer_bytes.load(),
+                     " bytes of their answers, the most are ", kAllAnswerBytes));
   }
   return AnswerBytes(std::move(share), all_, bytes);
 }

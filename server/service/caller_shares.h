@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -36,14 +37,19 @@ class CallerShares {
   // `clock` outlives it.
   explicit CallerShares(Clock& clock);
 
+  // What is called, and for which job; empty: for all. For the sentence of a refusal.
+  struct Asked {
+    absl::string_view call, job;
+  };
+
   // Does `what`, which takes part of a turn. RESOURCE_EXHAUSTED: the caller has had its share, and
   // nothing was done.
-  absl::Status InTurn(const Caller& caller, absl::FunctionRef<void()> what);
+  absl::Status InTurn(const Caller& caller, const Asked& asked, absl::FunctionRef<void()> what);
 
   // Memory of an answer, while this lives. May outlive CallerShares.
   class AnswerBytes;
   // RESOURCE_EXHAUSTED: the caller has not read what it was answered before, or all have not.
-  absl::StatusOr<AnswerBytes> HoldAnswer(const Caller& caller, int64_t bytes);
+  absl::StatusOr<AnswerBytes> HoldAnswer(const Caller& caller, const Asked& asked, int64_t bytes);
 
  private:
   struct Share;

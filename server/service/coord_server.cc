@@ -92,7 +92,8 @@ class GrpcCoordServer final : public CoordServer {
       sources.port = port_.get();
       HttpServerOptions http = {.address = *options_.http,
                                 .ports = std::nullopt,
-                                .connections_max = HttpConnectionsMax()};
+                                .connections_max = HttpConnectionsMax(),
+                                .one_at_a_time = PagesMadeOneAtATime()};
       WatchHttp(&metrics_, clock_, http);
       if (options_.HttpHasTls()) {
         std::shared_ptr<WatchedToken> token;

@@ -98,8 +98,8 @@ void Coordinator::Step(const Inbound& in, absl::Time at, Effects& effects) {
     return;
   }
   Effects own;
-  const absl::Status had =
-      outlets_.shares->InTurn(*call->caller, [&] { state_.Step(in, at, own); });
+  const absl::Status had = outlets_.shares->InTurn(*call->caller, {Name(call->request), call->job},
+                                                   [&] { state_.Step(in, at, own); });
   if (!had.ok()) own.outgoing.emplace_back(StoreReply{.call = call->call, .status = had});
   for (Outgoing& out : own.outgoing) {
     if (auto* reply = std::get_if<StoreReply>(&out)) {
@@ -117,7 +117,8 @@ void Coordinator::StepExits(const ExitsReported& exits, const Inbound& in, absl:
                             Effects& effects) {
   const auto step = [&] { state_.Step(in, at, effects); };
   if (exits.caller == nullptr || outlets_.shares == nullptr) return step();
-  const absl::Status had = outlets_.shares->InTurn(*exits.caller, step);
+  const absl::Status had =
+      outlets_.shares->InTurn(*exits.caller, {Name(Call::kReportExits), exits.request.job()}, step);
   if (!had.ok()) effects.outgoing.emplace_back(ExitsAnswer{.call = exits.call, .status = had});
 }
 

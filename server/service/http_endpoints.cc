@@ -52,11 +52,8 @@ std::optional<v1::GetEventsRequest> EventsAskedFor(const std::string& query) {
 
 }  // namespace
 
-HttpHandler InTurn(std::shared_ptr<Mutex> turn, HttpHandler handler) {
-  return [turn = std::move(turn), handler = std::move(handler)](const std::string& query) {
-    MutexLock lock(turn.get());
-    return handler(query);
-  };
+std::vector<std::set<std::string>> PagesMadeOneAtATime() {
+  return {{"/metrics"}, {"/v1/events", "/v1/jobs", "/v1/targets"}};
 }
 
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
@@ -108,9 +105,6 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
     metrics.SetConnections(port.connections(), port.connections_max());
     return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Text()};
   };
-  const auto turn = std::make_shared<Mutex>();
-  for (const char* path : {"/metrics", "/v1/events", "/v1/jobs", "/v1/targets"})
-    handlers[path] = InTurn(turn, std::move(handlers[path]));
   for (const char* path : {"/readyz", "/v1/jobs", "/v1/targets"})
     metrics.ExpectHttpRequest(path, 503);
   metrics.ExpectHttpRequest("/v1/events", 400);

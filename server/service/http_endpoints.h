@@ -3,11 +3,11 @@
 
 #include <functional>
 #include <map>
-#include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/net/http_server.h"
 #include "coordd/v1/admin.pb.h"
 
@@ -30,8 +30,7 @@ extern const char kStatusPage[];
 //   /v1/jobs     ServerState as JSON
 //   /v1/events   EventList as JSON; ?after=NUMBER, ?limit=COUNT, ?job=NAME
 //   /v1/targets  Prometheus HTTP service discovery
-// A page that grows with the jobs is made when no other one is being made: it is some ten times as
-// large while it is. All arguments outlive the server.
+// All arguments outlive the server.
 struct HttpSources {
   std::function<void(v1::ServerState*)> complete;  // adds what the coordinator does not know
   GrpcPort* port = nullptr;
@@ -39,7 +38,9 @@ struct HttpSources {
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
                                                  Clock& clock, const HttpSources& sources);
 
-// `handler`, which waits while another one that holds `turn` is being called.
-HttpHandler InTurn(std::shared_ptr<Mutex> turn, HttpHandler handler);
+// For HttpServerOptions::one_at_a_time. A page that grows with the jobs is some ten times as large
+// while it is made, so of those for people and programs there is one at a time; and one for
+// Prometheus, whose scrapes do not wait for the others.
+std::vector<std::set<std::string>> PagesMadeOneAtATime();
 
 }  // namespace coordd

@@ -44,10 +44,11 @@ void GiveVersion(const StoreReply& reply, v1::StoreVersion* version) {
 class StoreService::Call final : public grpc::ServerUnaryReactor {
  public:
   // `caller`: null where it is not known; then the answer is an error.
-  Call(CallId id, const char* method, StoreService& service, std::shared_ptr<const Caller> caller,
-       std::string job, std::function<void(StoreReply&)> fill)
+  Call(CallId id, const char* method, absl::string_view name, StoreService& service,
+       std::shared_ptr<const Caller> caller, std::string job, std::function<void(StoreReply&)> fill)
       : id_(id),
         method_(method),
+        name_(name),
         service_(service),
         caller_(std::move(caller)),
         job_(std::move(job)),
@@ -57,7 +58,7 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
 
   void Answer(StoreReply&& reply) {
     if (reply.status.ok() && caller_ != nullptr) {
-      auto held = service_.shares_.HoldAnswer(*caller_, AnswerSize(reply));
+      auto held = service_.shares_.HoldAnswer(*caller_, {name_, job_}, AnswerSize(reply));
       reply.status = held.status();
       if (held.ok()) held_ = *std::move(held);
     }
@@ -88,7 +89,8 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
   }
 
   const CallId id_;
-  const char* const method_;
+  const char* const method_;      // of metrics
+  const absl::string_view name_;  // the protocol's
   StoreService& service_;
   const std::shared_ptr<const Caller> caller_;
   const std::string job_;
@@ -215,7 +217,8 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
   {
     MutexLock lock(&mu_);
     id = CallId{++last_id_};
-    call = new Call(id, method, *this, who.value_or(nullptr), caller.job(), std::move(fill));
+    call = new Call(id, method, Name(request), *this, who.value_or(nullptr), caller.job(),
+                    std::move(fill));
     if (refuse.ok()) refuse = refuse_;
     if (refuse.ok() && waiting_.size() >= kMaxWaitingCalls) {
       refuse = absl::ResourceExhaustedError(

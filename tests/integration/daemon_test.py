@@ -102,6 +102,11 @@ class DaemonTest(processes.TestCase):
         status, text = self.run_command(program("coordctl"), "whoami", environment=processes.clean_environment(**tls))
         self.assertEqual(status, 0, text)
         self.assertRegex(text, rf"connection +TLS, as coordd://worker/\* \({certs}/worker.crt\), signed by CN=.*, valid until 20")
+        # It says what it looks at, and what to ask instead.
+        status, text = self.run_command(program("coordctl"), "whoami", "--coordinator", coordd.listen)
+        self.assertEqual(status, 2, text)
+        self.assertIn("whoami asks no coordd", text)
+        self.assertIn(f"'coordctl status --coordinator {coordd.listen}' tells whether that one lets you in", text)
         # Without a certificate nobody gets in.
         stranger = self.start(processes.ScriptedWorker(coordd.listen, COORDD_JOIN_TIMEOUT=3))
         self.assertFalse(stranger.answer().startswith("ok"))

@@ -1,10 +1,13 @@
-"""What strangers say to the ports at which ranks listen for each other ends their connection, and nothing else."""
+"""What strangers say to the ports at which ranks listen for each other ends their connection, and nothing else; also where it is what
+ranks have said there."""
 
 import os
 import random
 import socket
+import time
 
 from tests.support import processes
+from tests.support.heard_on_loopback import HeardOnLoopback
 from tests.support.processes import program, wait_for
 
 RANKS = 3
@@ -53,6 +56,68 @@ class DataPlaneTest(processes.TestCase):
             except OSError:
                 pass
         return listening if len(listening) == RANKS and all(listening.values()) else None
+
+    def start_run(self, encryption):
+        command = (f'export COORDD_NODE_ID=node$COORDD_LOCAL_RANK; '
+                   f'exec {program("coordd-worker")} allreduce --elements 2000 --iterations 0 --interval-ms 5')
+        run = self.start(processes.Process(
+            [program("coordrun"), "-np", str(RANKS), "--", "/bin/sh", "-c", command],
+            processes.clean_environment(COORDD_TRANSPORT="tcp", COORDD_DATA_ENCRYPTION=encryption)))
+        self.assertTrue(wait_for(lambda: self.workers(run)), run.text())
+        return run
+
+    def assert_goes_on(self, run, workers):
+        """With the processes and connections that it had, and right results."""
+        self.assertEqual(self.workers(run), workers, run.text())
+        self.assertNotIn("has lost rank", run.text())
+        # Each of them still reduces: who has not, for the want of another, would not end well.
+        run.signal(15)
+        self.assertIn(run.wait(), (0, 143, -15), run.text())
+        self.assertEqual(run.text().count('"wrong":0'), RANKS, run.text())
+
+    def say_again(self, said, port, address, pieces):
+        """As somebody who has heard it says it: he hears something, if that, and then the end."""
+        with socket.create_connection(("127.0.0.1", port), 5, (address, 0)) as stranger:
+            try:
+                for begin in range(0, len(said), -(-len(said) // pieces)):
+                    stranger.sendall(said[begin:begin + -(-len(said) // pieces)])
+                    time.sleep(0.01)
+                stranger.shutdown(socket.SHUT_WR)
+                heard = b""
+                while more := stranger.recv(1 << 16):
+                    heard += more
+            except OSError as ended:
+                self.assertNotIsInstance(ended, TimeoutError, "it is listened to still")
+                return
+            self.assertLess(len(heard), 4096, "it was told what a rank is told")
+
+    def meetings(self, heard, run):
+        """Length, port and what was said, of connections on which ranks have met."""
+        ports = [port for ports in (self.workers(run) or {}).values() for port in ports]
+        return [(len(said), port, said) for port in ports for said in heard.said_to(port) if len(said) > 300]
+
+    def test_what_a_rank_has_said_is_believed_once(self):
+        for encryption in ("off", "on"):
+            try:
+                heard = HeardOnLoopback()
+            except PermissionError:
+                self.skipTest("only who has CAP_NET_RAW hears what others say")
+            try:
+                run = self.start_run(encryption)
+                # A proof behind the first message; who crosses another's connection ends before that. Not all have to meet.
+                self.assertTrue(wait_for(lambda heard=heard, run=run: (
+                    whole := self.meetings(heard, run)) and len(whole) >= RANKS - 1 and max(whole)[0] > 10000),
+                    ([length for length, _, _ in self.meetings(heard, run)], self.workers(run), heard.lost(), run.text()))
+            finally:
+                heard.end()
+            workers = self.workers(run)
+            for number, (_, port, said) in enumerate(self.meetings(heard, run)):
+                for again in range(3):
+                    address = f"127.0.{10 + number}.{10 + again}"
+                    self.say_again(said, port, address, pieces=1 + 20 * again)
+                    self.assertTrue(wait_for(lambda run=run, address=address: f"a connection from {address}:" in run.text()), run.text())
+            self.assertIn("for other ranks was ended, and nothing believed", run.text())
+            self.assert_goes_on(run, workers)
 
     def test_strangers_end_their_connection_and_the_run_goes_on(self):
         chance = random.Random(1)

@@ -33,6 +33,17 @@ TEST(Whoami, SaysWhetherTheConnectionIsTlsWhoseAndUntilWhen) {
               HasSubstr("TLS, which fails: TLS certificate /t/worker.crt has expired"));
 }
 
+TEST(Whoami, SaysWhatItHasLookedAt) {
+  EXPECT_THAT(
+      WhoamiText({}, "", {}),
+      HasSubstr("seen here    in variables and files of this machine; no coordd was asked"));
+  EXPECT_EQ(Json::parse(WhoamiJson({}, "", {}))["asked_coordd"], false);
+  EXPECT_THAT(
+      WhoamiOfACoordd("c7:29650").message(),
+      HasSubstr("whoami asks no coordd: it tells what the variables and certificates of this "
+                "machine say; 'coordctl status --coordinator c7:29650' tells whether"));
+}
+
 TEST(Whoami, SaysItToPrograms) {
   const Json json = Json::parse(WhoamiJson({}, "", OverTls()))["connection"];
   EXPECT_EQ(json["tls"], true);

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -325,6 +326,40 @@ TEST(HttpServer, AnswersUrgentRequestsWhateverOthersAskFor) {
   EXPECT_EQ(running, 4);
   go_on.Notify();
   EXPECT_THAT(Rest(slow[0]), HasSubstr("slow"));  // who is being answered has kept his place
+}
+
+// However many wait for the page that takes long: more than there are threads.
+TEST(HttpServer, MakesOnePageOfASetAtATimeWhileOthersAreMade) {
+  absl::Notification begun, go_on;
+  std::atomic<int> under_way = 0, most = 0, made = 0;
+  HttpServerOptions options = {.address = {"127.0.0.1", 0}, .ports = std::nullopt};
+  options.one_at_a_time = {{"/jobs", "/events"}, {"/metrics"}};
+  const HttpHandler slow = [&](const std::string&) {
+    most = std::max<int>(most, ++under_way);
+    if (!begun.HasBeenNotified()) begun.Notify();
+    go_on.WaitForNotification();
+    --under_way;
+    ++made;
+    return HttpResponse{.body = "made"};
+  };
+  auto server = HttpServer::StartWith(
+      options, {{"/jobs", slow}, {"/events", slow}, {"/metrics", [](const std::string&) {
+                                                       return HttpResponse{.body = "counted"};
+                                                     }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&, i] {
+      EXPECT_EQ(HttpGet((*server)->address(), i % 2 == 0 ? "/jobs" : "/events").body, "made");
+    });
+  }
+  begun.WaitForNotification();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(HttpGet((*server)->address(), "/metrics").body, "counted");
+  EXPECT_EQ(made, 0);
+  go_on.Notify();
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(made, 8);
+  EXPECT_EQ(most, 1);
 }
 
 TEST(HttpServer, WhoDoesNotTakeHisAnswerMakesRoom) {

@@ -45,6 +45,26 @@ TEST(RequestQueue, ForgetsThoseThatNobodyWaitsForAnyMore) {
   EXPECT_FALSE(queue.Remove(3));  // it is being answered
 }
 
+TEST(RequestQueue, GivesOneOfASetAtATimeAndOthersMeanwhile) {
+  RequestQueue queue({"/healthz"}, {{"/jobs", "/events"}, {"/metrics"}});
+  uint64_t id = 0;
+  for (const char* path : {"/jobs", "/jobs", "/events", "/metrics", "/metrics", "/", "/"})
+    queue.Add(For(++id, path));
+  for (uint64_t next : {1, 4, 6, 7}) EXPECT_EQ(queue.Next(/*urgent_only=*/false)->id, next);
+  queue.Done("/jobs");
+  EXPECT_EQ(queue.Next(/*urgent_only=*/false)->id, 2u);
+  uint64_t got = 0;
+  std::thread waits([&] { got = queue.Next(/*urgent_only=*/false)->id; });
+  queue.Done("/metrics");
+  waits.join();
+  EXPECT_EQ(got, 5u);
+  queue.Done("/");
+  queue.Add(For(8, "/healthz"));
+  EXPECT_EQ(queue.Next(/*urgent_only=*/false)->id, 8u);
+  queue.Done("/jobs");
+  EXPECT_EQ(queue.Next(/*urgent_only=*/false)->id, 3u);
+}
+
 TEST(RequestQueue, LetsGoWhoWaitsAtItsEnd) {
   RequestQueue queue({"/healthz"});
   std::thread ordinary([&] { EXPECT_FALSE(queue.Next(/*urgent_only=*/false).has_value()); });

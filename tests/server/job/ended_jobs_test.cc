@@ -119,6 +119,24 @@ TEST_F(EndedJobsTest, LeaveTheirKeysToLaterTurns) {
   EXPECT_GE(turns, kSets / Graveyard::kPiecesATurn);
 }
 
+TEST_F(EndedJobsTest, DeleteManyKeysOverTurnsToo) {
+  Join(1, "large");
+  int64_t call = 0;
+  const auto ask = [&](decltype(StoreCall::request) request) {
+    return Do(StoreCall{CallId{++call}, "large", "secret", std::move(request)});
+  };
+  for (int i = 0; i < kSets; ++i) ask(StoreSet{absl::StrCat("a/", i), "v"});
+  const Effects deleted = ask(StoreDeletePrefix{"a/"});
+  ASSERT_EQ(deleted.outgoing.size(), 1u);
+  EXPECT_EQ(std::get<StoreReply>(deleted.outgoing[0]).number, kSets);
+  int64_t turns = 1;
+  for (; HasMoreToDo(); ++turns) {
+    Effects effects;
+    state_->Tick(kStart, effects);
+  }
+  EXPECT_GE(turns, kSets / Graveyard::kPiecesATurn);
+}
+
 TEST_F(EndedJobsTest, ThatHaveLittleAreFreedAtOnce) {
   Join(1, "small");
   ASSERT_EQ(AskForSets(1, 10), 0);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/protocol/store.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -29,7 +30,7 @@ class KvStateTest : public ::testing::Test {
   // The replies that the call leads to, its own first.
   std::vector<StoreReply> Call(Request request) {
     Effects effects;
-    kv_.Call(StoreCall{CallId{++last_call_}, "train", "", std::move(request)}, effects);
+    kv_.Call(StoreCall{CallId{++last_call_}, "train", "", std::move(request)}, {kStart, effects});
     return Replies(effects);
   }
   static std::vector<StoreReply> Replies(const Effects& effects) {
@@ -57,7 +58,8 @@ TEST_F(KvStateTest, JobsOfOneOwnerShareWhatHeMayTake) {
   KvState other{"another", {}};
   other.Bind(budget);
   Effects effects;
-  other.Call(StoreCall{CallId{77}, "another", "", StoreSet{"k", std::string(1000, 'v')}}, effects);
+  other.Call(StoreCall{CallId{77}, "another", "", StoreSet{"k", std::string(1000, 'v')}},
+             {kStart, effects});
   const absl::Status refused = Replies(effects).at(0).status;
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_THAT(refused.message(), HasSubstr("take 2000 bytes"));
@@ -66,7 +68,8 @@ TEST_F(KvStateTest, JobsOfOneOwnerShareWhatHeMayTake) {
   EXPECT_THAT(Status(StoreSet{"k", std::string(900, 'v')}), IsOk());
   EXPECT_THAT(Status(StoreDelete{"k"}), IsOk());
   EXPECT_EQ(budget->used(), 0);
-  other.Call(StoreCall{CallId{78}, "another", "", StoreSet{"k", std::string(1000, 'v')}}, effects);
+  other.Call(StoreCall{CallId{78}, "another", "", StoreSet{"k", std::string(1000, 'v')}},
+             {kStart, effects});
   EXPECT_THAT(Replies(effects).back().status, IsOk());
   other.Clear(absl::OkStatus(), effects);
   EXPECT_EQ(budget->used(), 0);
@@ -228,7 +231,7 @@ TEST_F(KvStateTest, EachWriteHasAVersionThatGrows) {
   int64_t last_call = 0;
   const auto version = [&](Request request) {
     Effects effects;
-    kv.Call(StoreCall{CallId{++last_call}, "train", "", std::move(request)}, effects);
+    kv.Call(StoreCall{CallId{++last_call}, "train", "", std::move(request)}, {kStart, effects});
     return Replies(effects).at(0).version;
   };
   const auto at = [](int64_t number) { return StoreVersion{Epoch{7}, number}; };
@@ -284,7 +287,7 @@ TEST(HeldCallsOfAStore, AreBounded) {
   kv.Await();
   const auto call = [&kv](int64_t id, Request request) {
     Effects effects;
-    kv.Call(StoreCall{CallId{id}, "train", "", std::move(request)}, effects);
+    kv.Call(StoreCall{CallId{id}, "train", "", std::move(request)}, {kStart, effects});
     return effects.outgoing.empty() ? absl::OkStatus()
                                     : std::get<StoreReply>(effects.outgoing[0]).status;
   };
@@ -298,12 +301,13 @@ TEST(HeldCallsOfAStore, AreBounded) {
   EXPECT_THAT(call(5, StoreSet{"j", "12345678"}), IsOk());
   EXPECT_THAT(kv.CheckConsistency(), IsOk());
   Effects effects;
-  kv.Restore({{"k", "restored"}, {"gen/3/k", "of no generation"}, {"", "no key"}}, effects);
+  kv.Restore({{"k", "restored"}, {"gen/3/k", "of no generation"}, {"", "no key"}},
+             {kStart, effects});
   ASSERT_THAT(effects.outgoing, SizeIs(2));
   EXPECT_EQ(std::get<StoreReply>(effects.outgoing[0]).value, "restored");
   EXPECT_EQ(kv.keys(), 2);
   EXPECT_EQ(kv.waiting(), 0);
-  kv.Restore({{"late", "x"}}, effects);
+  kv.Restore({{"late", "x"}}, {kStart, effects});
   EXPECT_EQ(kv.keys(), 2) << "it awaits nothing";
   EXPECT_THAT(kv.CheckConsistency(), IsOk());
 }
@@ -325,13 +329,13 @@ TEST(KvStateModel, AgreesWithAMap) {
     Effects effects;
     const uint64_t what = random.Below(20);
     if (what < 8) {
-      kv.Call({CallId{call}, "", "", StoreSet{key, absl::StrCat(call)}}, effects);
+      kv.Call({CallId{call}, "", "", StoreSet{key, absl::StrCat(call)}}, {kStart, effects});
       if (usable) naive[key] = absl::StrCat(call);
     } else if (what < 16) {
-      kv.Call({CallId{call}, "", "", StoreGet{key}}, effects);
+      kv.Call({CallId{call}, "", "", StoreGet{key}}, {kStart, effects});
       if (usable) waiting[CallId{call}] = key;
     } else if (what < 18) {
-      kv.Call({CallId{call}, "", "", StoreDeletePrefix{key}}, effects);
+      kv.Call({CallId{call}, "", "", StoreDeletePrefix{key}}, {kStart, effects});
       if (usable) std::erase_if(naive, [&](auto& kv) { return absl::StartsWith(kv.first, key); });
     } else if (what < 19 && !waiting.empty()) {
       kv.Cancel(waiting.begin()->first);
@@ -373,7 +377,7 @@ TEST_F(KvStateTest, WhatEndsIsFreedInPartsAndCountsUntilThen) {
     kv.Open(Generation{1});
     Effects effects;
     const auto set = [&](const std::string& key) {
-      kv.Call(StoreCall{CallId{++last_call_}, "train", "", StoreSet{key, "v"}}, effects);
+      kv.Call(StoreCall{CallId{++last_call_}, "train", "", StoreSet{key, "v"}}, {kStart, effects});
     };
     for (int i = 0; i < of_generation; ++i) set(absl::StrCat("gen/1/", 100 + i));
     const int64_t gone = budget->used();
@@ -394,6 +398,40 @@ TEST_F(KvStateTest, WhatEndsIsFreedInPartsAndCountsUntilThen) {
     EXPECT_GT(budget->used(), 0);
     rest.reset();
     EXPECT_EQ(budget->used(), 0);
+  }
+}
+
+// Whether few are deleted or nearly all.
+TEST_F(KvStateTest, ManyThatAreDeletedTogetherAreFreedInPartsAndCountUntilThen) {
+  for (const int deleted : {300, 700}) {
+    auto budget = std::make_shared<ByteBudget>(1 << 20);
+    KvState kv("train", {});
+    kv.Bind(budget);
+    Graveyard graveyard;
+    Effects effects;
+    const auto call = [&](Request request) {
+      kv.Call(StoreCall{CallId{++last_call_}, "train", "", std::move(request)},
+              {kStart, effects, &graveyard});
+      return std::get<StoreReply>(effects.outgoing.back()).number;
+    };
+    for (int i = 0; i < 1000; ++i)
+      call(StoreSet{absl::StrCat(i < deleted ? "gone/" : "kept/", 1000 + i), "v"});
+    const int64_t all = budget->used();
+    EXPECT_EQ(call(StoreCount{"gone/"}), deleted);
+    EXPECT_EQ(call(StoreDeletePrefix{"gone/"}), deleted);
+    EXPECT_EQ(kv.keys(), 1000 - deleted);
+    EXPECT_EQ(call(StoreCount{"gone/"}), 0);
+    EXPECT_EQ(call(StoreCount{""}), 1000 - deleted);
+    EXPECT_THAT(kv.CheckConsistency(), IsOk());
+    EXPECT_EQ(budget->used(), all) << "the turn of the call has freed some";
+    EXPECT_EQ(graveyard.Free(100), 100);
+    EXPECT_EQ(budget->used(), all / 1000 * 900);
+    EXPECT_EQ(graveyard.Free(1000), deleted - 100);
+    EXPECT_EQ(budget->used(), all / 1000 * (1000 - deleted));
+    // Few are free again for the next call.
+    EXPECT_EQ(call(StoreDeletePrefix{"kept/199"}), 10);
+    EXPECT_TRUE(graveyard.empty());
+    EXPECT_EQ(budget->used(), all / 1000 * (990 - deleted));
   }
 }
 

@@ -20,7 +20,10 @@
 namespace coordd {
 namespace {
 
+using testing::Eq;
 using testing::HasSubstr;
+
+constexpr CallerShares::Asked kAsked = {"DeletePrefix", "train"};
 
 Caller Named(Role role, const std::string& name, const std::string& peer = "ipv4:10.0.0.1:4711") {
   Caller caller;
@@ -32,7 +35,7 @@ Caller Named(Role role, const std::string& name, const std::string& peer = "ipv4
 class CallerSharesTest : public testing::Test {
  protected:
   absl::Status Take(const Caller& caller, absl::Duration time) {
-    return shares_.InTurn(caller, [&] { clock_.Advance(time); });
+    return shares_.InTurn(caller, kAsked, [&] { clock_.Advance(time); });
   }
 
   FakeClock clock_;
@@ -47,15 +50,25 @@ TEST_F(CallerSharesTest, WhatIsQuickIsFree) {
 TEST_F(CallerSharesTest, WhoTakesLongWaitsAndOthersDoNot) {
   ASSERT_THAT(Take(alice_, CallerShares::kTurns + absl::Seconds(1)), IsOk());
   bool done = false;
-  const absl::Status refused = shares_.InTurn(alice_, [&] { done = true; });
+  const absl::Status refused = shares_.InTurn(alice_, kAsked, [&] { done = true; });
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("launcher/alice has asked for more of coordd's time"));
+  EXPECT_THAT(
+      refused.message(),
+      Eq("DeletePrefix of job train was not carried out: what launcher/alice has called has "
+         "taken coordd 999 ms longer than it may, 200 ms at once and then 10 % of the time: try "
+         "again in 9.991 s"));
   EXPECT_FALSE(done);
   EXPECT_THAT(Take(bob_, absl::ZeroDuration()), IsOk());
   // By whichever of its connections.
   EXPECT_FALSE(Take(Named(Role::kLauncher, "alice", "ipv4:10.0.0.9:1"), absl::ZeroDuration()).ok());
   clock_.Advance(absl::Seconds(11));
   EXPECT_THAT(Take(alice_, absl::ZeroDuration()), IsOk());
+}
+
+TEST_F(CallerSharesTest, ARefusalOfACallForAllJobsSaysSo) {
+  ASSERT_THAT(Take(alice_, absl::Seconds(5)), IsOk());
+  EXPECT_THAT(shares_.InTurn(alice_, {"GetState", ""}, [] {}).message(),
+              HasSubstr("GetState of all jobs was not carried out"));
 }
 
 TEST_F(CallerSharesTest, WithoutTlsAnAddressHasAShare) {
@@ -73,26 +86,30 @@ TEST_F(CallerSharesTest, AnswersCountUntilTheyAreOver) {
   std::vector<CallerShares::AnswerBytes> held;
   constexpr int64_t kEach = 1 << 20;
   for (int64_t i = 0; i < CallerShares::kAnswerBytes / kEach; ++i) {
-    auto one = shares_.HoldAnswer(alice_, kEach);
+    auto one = shares_.HoldAnswer(alice_, kAsked, kEach);
     ASSERT_THAT(one.status(), IsOk());
     held.push_back(*std::move(one));
   }
-  EXPECT_THAT(shares_.HoldAnswer(alice_, kEach).status().message(),
-              HasSubstr("launcher/alice has not read 64 MiB"));
-  EXPECT_THAT(shares_.HoldAnswer(bob_, kEach).status(), IsOk());
-  EXPECT_THAT(shares_.HoldAnswer(alice_, CallerShares::kCountedBytes - 1).status(), IsOk());
+  EXPECT_THAT(
+      shares_.HoldAnswer(alice_, kAsked, kEach).status().message(),
+      Eq("the answer to DeletePrefix of job train, 1048576 bytes, is left out: launcher/alice has "
+         "not read 67108864 bytes of its answers, the most are 67108864"));
+  EXPECT_THAT(shares_.HoldAnswer(bob_, kAsked, kEach).status(), IsOk());
+  EXPECT_THAT(shares_.HoldAnswer(alice_, kAsked, CallerShares::kCountedBytes - 1).status(), IsOk());
   held.pop_back();
-  EXPECT_THAT(shares_.HoldAnswer(alice_, kEach).status(), IsOk());
+  EXPECT_THAT(shares_.HoldAnswer(alice_, kAsked, kEach).status(), IsOk());
 }
 
 TEST_F(CallerSharesTest, AllTogetherHaveABoundAndOneLargeAnswerIsLetThrough) {
   std::vector<CallerShares::AnswerBytes> held;
-  auto large = shares_.HoldAnswer(alice_, 2 * CallerShares::kAllAnswerBytes);
+  auto large = shares_.HoldAnswer(alice_, kAsked, 2 * CallerShares::kAllAnswerBytes);
   ASSERT_THAT(large.status(), IsOk());
-  EXPECT_THAT(shares_.HoldAnswer(bob_, 1 << 20).status().message(),
-              HasSubstr("by those who asked"));
+  EXPECT_THAT(
+      shares_.HoldAnswer(bob_, kAsked, 1 << 20).status().message(),
+      Eq("the answer to DeletePrefix of job train, 1048576 bytes, is left out: all who call have "
+         "not read 536870912 bytes of their answers, the most are 268435456"));
   *large = CallerShares::AnswerBytes();
-  EXPECT_THAT(shares_.HoldAnswer(bob_, 1 << 20).status(), IsOk());
+  EXPECT_THAT(shares_.HoldAnswer(bob_, kAsked, 1 << 20).status(), IsOk());
 }
 
 TEST_F(CallerSharesTest, ACallOfTheStoreBeyondTheShareIsAnsweredAndNotCarriedOut) {
@@ -117,7 +134,8 @@ TEST_F(CallerSharesTest, ACallOfTheStoreBeyondTheShareIsAnsweredAndNotCarriedOut
   // There is no such job, which only who looks can say.
   EXPECT_EQ(ask(alice_).code(), absl::StatusCode::kNotFound);
   ASSERT_THAT(Take(alice_, absl::Seconds(5)), IsOk());
-  EXPECT_EQ(ask(alice_).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(ask(alice_), StatusIs(absl::StatusCode::kResourceExhausted,
+                                    HasSubstr("Count of job train was not")));
   EXPECT_EQ(ask(bob_).code(), absl::StatusCode::kNotFound);
   coordinator.Stop("the test is over");
 }
@@ -146,14 +164,15 @@ TEST_F(CallerSharesTest, AReportOfExitsBeyondTheShareIsAnsweredAndNotCarriedOut)
   };
   EXPECT_EQ(report(alice_).code(), absl::StatusCode::kNotFound);
   ASSERT_THAT(Take(alice_, absl::Seconds(5)), IsOk());
-  EXPECT_EQ(report(alice_).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(report(alice_), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr("ReportExits of job train was not")));
   EXPECT_EQ(report(bob_).code(), absl::StatusCode::kNotFound);
   coordinator.Stop("the test is over");
 }
 
 TEST_F(CallerSharesTest, AnAnswerMayOutliveThem) {
   std::optional<CallerShares> shares(std::in_place, clock_);
-  auto held = shares->HoldAnswer(alice_, 1 << 20);
+  auto held = shares->HoldAnswer(alice_, kAsked, 1 << 20);
   shares.reset();
   EXPECT_THAT(held.status(), IsOk());
 }

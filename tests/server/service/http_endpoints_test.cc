@@ -174,26 +174,11 @@ TEST(HttpEndpoints, RefuseATargetsFileThatCannotBeWritten) {
               AllOf(HasSubstr("--prometheus-file-sd"), HasSubstr(options.prometheus_file_sd)));
 }
 
-TEST(HttpEndpoints, MakeOnePageAtATime) {
-  const auto turn = std::make_shared<Mutex>();
-  std::atomic<int> under_way = 0, most = 0;
-  const HttpHandler page = [&](const std::string& query) {
-    most = std::max<int>(most, ++under_way);
-    for (int i = 0; i < 100; ++i) std::this_thread::yield();
-    --under_way;
-    return HttpResponse{.body = query};
-  };
-  const std::vector<HttpHandler> pages = {InTurn(turn, page), InTurn(turn, page)};
-  std::vector<std::thread> clients;
-  for (int client = 0; client < 4; ++client) {
-    clients.emplace_back([&, client] {
-      for (int i = 0; i < 50; ++i)
-        EXPECT_EQ(pages[static_cast<size_t>(client) % 2](std::to_string(i)).body,
-                  std::to_string(i));
-    });
-  }
-  for (std::thread& client : clients) client.join();
-  EXPECT_EQ(most, 1);
+TEST(HttpEndpoints, LetAScrapeWaitForNoOtherPage) {
+  using testing::UnorderedElementsAre;
+  EXPECT_THAT(PagesMadeOneAtATime(),
+              ElementsAre(UnorderedElementsAre("/metrics"),
+                          UnorderedElementsAre("/v1/events", "/v1/jobs", "/v1/targets")));
 }
 
 TEST(HttpEndpoints, CanBeOff) {
