@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/model/graveyard.h"
@@ -77,17 +78,19 @@ int64_t ProcessSets::CostOf(size_t members, const std::string& name) {
 
 absl::Status ProcessSets::CheckBudget(size_t members, const std::string& name) const {
   if (share_.HasRoomFor(CostOf(members, name))) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no room for a process set of ", members, " ranks beside ", size(), " sets and ",
-                   pairs(), " pairs of this job: ", share_.NoRoom("this job")));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no room for a process set of ", Counted(static_cast<int64_t>(members), "rank"), " beside ",
+      Counted(static_cast<int64_t>(size()), "set"), " and ",
+      Counted(static_cast<int64_t>(pairs()), "pair"), " of this job: ", share_.NoRoom("this job")));
 }
 
 absl::Status ProcessSets::CheckRoomFor(size_t members) const {
   COORDD_RETURN_IF_ERROR(CheckRoom());
   if (members_ + static_cast<int64_t>(members) <= kMaxMembers) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("no room for a process set of ", members,
-                                                   " ranks: those of this job have ", members_,
-                                                   " members, and coordd keeps ", kMaxMembers));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for a process set of ", Counted(static_cast<int64_t>(members), "rank"),
+                   ": those of this job have ", Counted(members_, "member"), ", and coordd keeps ",
+                   kMaxMembers));
 }
 
 absl::StatusOr<ProcessSetId> ProcessSets::AddNew(const std::vector<Rank>& ranks) {

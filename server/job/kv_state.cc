@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/store.h"
 
@@ -188,8 +189,9 @@ absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const
   const std::string* stored = table_.Find(key);
   const bool is_new = stored == nullptr;
   if (is_new && keys() >= bounds_.max_keys) {
-    return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " has ", keys(),
-                                                     " keys already, the most that it may have"));
+    return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " has ",
+                                                     Counted(keys(), "key"),
+                                                     " already, the most that it may have"));
   }
   const int64_t before = is_new ? 0 : static_cast<int64_t>(key.size() + stored->size());
   const int64_t after = static_cast<int64_t>(key.size() + value_bytes);
@@ -332,8 +334,8 @@ void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
       return;
     }
     reply.status = absl::ResourceExhaustedError(
-        absl::StrCat("key ", get.key, ": ", waiting(), " calls of job ", job_,
-                     " wait for keys already, the most that may"));
+        absl::StrCat("key ", get.key, ": ", Counted(waiting(), "call"), " of job ", job_,
+                     waiting() == 1 ? " waits" : " wait", " for keys already, the most that may"));
   }
   if (reply.status.ok()) reply.value = *stored;
   effects.outgoing.push_back(std::move(reply));

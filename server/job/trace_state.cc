@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -19,9 +20,10 @@ absl::Status TraceState::Check(const v1::TraceRequest& request) const {
   const bool by_time =
       request.steps() == 0 && request.seconds() > 0 && request.seconds() <= kSecondsMax;
   if (by_steps || by_time) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a trace of ", request.steps(), " steps and ", request.seconds(), " seconds, expected 1 to ",
-      kStepsMax, " steps or up to ", kSecondsMax, " seconds"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a trace of ", Counted(request.steps(), "step"), " and ", request.seconds(),
+                   request.seconds() == 1 ? " second" : " seconds", ", expected 1 to ", kStepsMax,
+                   " steps or up to ", kSecondsMax, " seconds"));
 }
 
 absl::Status TraceState::Begin(const TraceCall& call, const v1::CoordinatorMessage& prototype,

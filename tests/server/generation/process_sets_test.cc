@@ -154,6 +154,14 @@ TEST(ProcessSets, AreBoundedByTheirMembers) {
   EXPECT_THAT(sets.PairOf(Rank{0}, Rank{1}), IsOk());
 }
 
+TEST(ProcessSets, OfOneRankAreRefusedAsSuch) {
+  ProcessSets sets(4, std::make_shared<ByteBudget>(3000));
+  ASSERT_THAT(sets.Add(Ranks({0})), IsOk());
+  EXPECT_THAT(sets.Add(Ranks({1})),
+              StatusIs(Code::kResourceExhausted,
+                       HasSubstr("no room for a process set of 1 rank beside 1 set and 0 pairs")));
+}
+
 TEST(ProcessSets, AreBoundedInNumber) {
   ProcessSets sets(1 << 10);
   for (int32_t a = 0; a < 1 << 10; ++a) {

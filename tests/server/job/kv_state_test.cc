@@ -209,6 +209,19 @@ TEST_F(KvStateTest, BoundsKeysValuesAndWaiters) {
   EXPECT_THAT(Status(StoreGet{"c"}), StatusIs(Code::kResourceExhausted, HasSubstr("2 calls")));
 }
 
+TEST_F(KvStateTest, SaysOneKeyAndOneCallAsSuch) {
+  KvState kv("train", {.max_keys = 1, .max_waiting = 1});
+  const auto said = [&](Request request) {
+    Effects effects;
+    kv.Call(StoreCall{CallId{++last_call_}, "train", "", std::move(request)}, {kStart, effects});
+    return effects.outgoing.empty() ? "" : std::string(Replies(effects)[0].status.message());
+  };
+  EXPECT_EQ(said(StoreSet{"a", "v"}), "");
+  EXPECT_THAT(said(StoreSet{"b", "v"}), HasSubstr("job train has 1 key already"));
+  EXPECT_EQ(said(StoreGet{"b"}), "");
+  EXPECT_THAT(said(StoreGet{"c"}), HasSubstr("1 call of job train waits for keys already"));
+}
+
 TEST_F(KvStateTest, DeletesByPrefix) {
   for (const char* key : {"a", "ab", "abc", "b"}) Call(StoreSet{key, "v"});
   EXPECT_EQ(Call(StoreDeletePrefix{"ab"})[0].number, 2);

@@ -39,5 +39,14 @@ TEST(TraceState, PiecesOfOneByteAreSoonTooMany) {
   EXPECT_LE(answer.reply.ranks(0).batches_size(), kPieces);
 }
 
+TEST(TraceState, RefusesOneStepAndOneSecondAsSuch) {
+  TraceCall call{.call = CallId{1}, .request = {}};
+  call.request.set_steps(1);
+  call.request.set_seconds(1);
+  Effects effects;
+  EXPECT_THAT(TraceState().Begin(call, {}, {}, LaneId{0}, {absl::UnixEpoch(), effects}).message(),
+              testing::HasSubstr("a trace of 1 step and 1 second, expected"));
+}
+
 }  // namespace
 }  // namespace coordd
