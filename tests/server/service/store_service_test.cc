@@ -148,7 +148,7 @@ TEST(StoreServiceLimits, WritesWhoWasRefusedForWantOfRoomButNotEachTime) {
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(refused, 20 * LogLimit::kBurst - 1);
   const std::string first = "job train: a call of the store (set) was refused: key key1: ";
-  EXPECT_THAT(log, HasSubstr(first + "job train has 1 keys already, the most that it may have ("));
+  EXPECT_THAT(log, HasSubstr(first + "job train has 1 key already, the most that it may have ("));
   EXPECT_THAT(log, testing::ContainsRegex("have \\([a-z0-9:]*127.0.0.1:[0-9]+\\)"));
   int lines = 0;
   for (size_t at = 0; (at = log.find("of the store (set)", at)) != log.npos; ++at) ++lines;
