@@ -164,7 +164,13 @@ absl::Status WorkerImpl::AwaitFirstGeneration(int32_t rank) {
            (!ends && ended_for_good_);
   };
   clock_.Await(&mu_, &changed_, decided, deadline);
-  if (next_ != nullptr && next_connected_) {
+  // Who was connected first may have left again: its goodbye is no failure of this one's start, but
+  // the end of what follows. coordd tells of it after the data plane has, perhaps.
+  constexpr absl::Duration kPatience = absl::Seconds(2);
+  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !status_.ok(); };
+  if (ends && SuspectOf(connect_status_).has_value())
+    clock_.Await(&mu_, &changed_, ended, clock_.Now() + kPatience);
+  if (next_ != nullptr && (next_connected_ || IsByGoodbyes(status_))) {
     view_ = std::move(next_);
     if (!ended_for_good_) status_ = absl::OkStatus();
     return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "common/base/thread.h"
 #include "tests/support/http_client.h"
 #include "tests/worker/support/worker_impl_fixture.h"
+#include "worker/interfaces/peer_status.h"
 
 namespace coordd {
 namespace {
@@ -260,6 +261,44 @@ TEST_F(WorkerImplTest, TakesSubmissionsOfManyThreadsAtOnce) {
 TEST_F(WorkerImplTest, ReportsABackendThatCannotBeMade) {
   backend_status_ = absl::FailedPreconditionError("no UCX");
   EXPECT_THAT(Start(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no UCX")));
+}
+
+// Its program hears of that with its first collective.
+TEST_F(WorkerImplTest, StartsWhereSomebodyHasLeftBeforeItsDataPlaneWasConnected) {
+  connect_status_ = PeerLost(Rank{1}, "its connection ended");
+  coordinator_.on_start = [this] {
+    SayMembership();
+    v1::CoordinatorMessage abort = Message();
+    v1::Departure& departure = *abort.mutable_abort()->add_departures();
+    departure.set_rank(1);
+    departure.set_cause(v1::DEPARTURE_CAUSE_LEFT);
+    coordinator_.Say(abort);
+  };
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_EQ((*worker)->placement().rank, 0);
+  EXPECT_THAT((*worker)->Submit(Sum("grad")),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1")));
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, DoesNotStartWhereSomebodyIsLostBeforeItsDataPlaneWasConnected) {
+  connect_status_ = PeerLost(Rank{1}, "its connection ended");
+  coordinator_.on_start = [this] {
+    SayMembership();
+    v1::CoordinatorMessage abort = Message();
+    abort.mutable_abort()->set_in_flight(true);
+    abort.mutable_abort()->set_reason("rank 1 (host node3, pid 4711) was lost");
+    coordinator_.Say(abort);
+  };
+  std::thread coordd = StartThread("coordd", [this] {
+    coordinator_.Receive();  // the Join
+    coordinator_.ReceiveNext();
+    coordinator_.End(absl::OkStatus());
+  });
+  EXPECT_THAT(Start(), StatusIs(absl::StatusCode::kAborted,
+                                AllOf(HasSubstr("could not be connected"), HasSubstr("pid 4711"))));
+  coordd.join();
 }
 
 TEST_F(WorkerImplTest, RefusesAMembershipThatContradictsItself) {

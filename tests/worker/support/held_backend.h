@@ -52,14 +52,16 @@ class HeldBatches {
 
 class HeldBackend final : public CollectiveBackend {
  public:
-  explicit HeldBackend(HeldBatches& held) : held_(held) {}
+  // `connected`: what Connect returns.
+  explicit HeldBackend(HeldBatches& held, absl::Status connected = {})
+      : held_(held), connected_(std::move(connected)) {}
   ~HeldBackend() override {
     for (auto& [lane, done] : running_) std::move(done)(absl::AbortedError("the backend ended"));
   }
 
   absl::string_view name() const override { return "held"; }
   bool Supports(MemoryKind, DataType, CollectiveKind) const override { return true; }
-  absl::Status Connect(const GroupLayout&, Store&, absl::Time) override { return {}; }
+  absl::Status Connect(const GroupLayout&, Store&, absl::Time) override { return connected_; }
   absl::Status DefineGroup(ProcessSetId, absl::Span<const Rank>) override { return {}; }
   void EndGroup(ProcessSetId) override {}
   void EndLane(LaneId) override {}
@@ -101,6 +103,7 @@ class HeldBackend final : public CollectiveBackend {
 
  private:
   HeldBatches& held_;
+  const absl::Status connected_;
   std::atomic<bool> aborted_ = false;
   std::vector<std::pair<LaneId, Done>> running_;
   std::vector<AlignedBuffer> buffers_;

@@ -75,7 +75,8 @@ class WorkerImplTest : public ::testing::Test {
     seams.make_backend =
         [this](const GroupLayout&) -> absl::StatusOr<std::unique_ptr<CollectiveBackend>> {
       if (!backend_status_.ok()) return backend_status_;
-      if (hold_) return std::make_unique<HeldBackend>(held_);
+      if (hold_ || !connect_status_.ok())
+        return std::make_unique<HeldBackend>(held_, connect_status_);
       return std::make_unique<LoopbackBackend>();
     };
     return StartWorker(options_, std::move(seams), Clock::Real());
@@ -94,7 +95,7 @@ class WorkerImplTest : public ::testing::Test {
   }
 
   WorkerOptions options_;
-  absl::Status backend_status_;
+  absl::Status backend_status_, connect_status_;
   bool hold_ = false;  // what is launched
   HeldBatches held_;
   int64_t generation_ = 1;
