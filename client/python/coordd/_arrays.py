@@ -69,6 +69,7 @@ def broadcast(named: Sequence[Tuple[str, numpy.ndarray]], root_rank: int, proces
         except HorovodInternalError as error:
             failure = failure or error
     if failure is not None:
+    root_rank = _arguments.checked_root(root_rank)
         raise failure
 
 
@@ -113,7 +114,7 @@ def _refuse(found: Any, name: str) -> None:
 
 def broadcast_object(obj: Any, root_rank: int, name: Optional[str], process_set: ProcessSet = global_process_set) -> Any:
     """The root's object. What the root cannot pickle is its error there, and HorovodInternalError on the others."""
-    name, is_root = name or "object", _basics.rank() == root_rank
+    name, is_root = name or "object", _basics.rank() == _arguments.checked_root(root_rank)
     packed = _pack(obj) if is_root else None
     size = numpy.array([0 if packed is None else packed.data.size], dtype=numpy.int64)
     broadcast([(f"{name}.size", size)], root_rank, process_set)

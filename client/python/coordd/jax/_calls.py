@@ -210,6 +210,7 @@ _exchange.defvjp(lambda how, array: (_exchange(how, array), None), _exchange_bac
 
 def _exchanged(kind: int, what: str, tensor, name, op: int, root_rank: int, process_set: ProcessSet):
     number, size = _arguments.set_number(process_set), process_set.size() or 1
+    root_rank = _arguments.checked_root(root_rank)
     if isinstance(tensor, (dict, tuple)) or tensor is None:
         raise InvalidArgumentError(f"{what}: expected an array, found {type(tensor).__name__}; jax.tree.map() calls it for each array of "
                                    "a tree", "INVALID_ARGUMENT")

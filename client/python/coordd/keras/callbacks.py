@@ -7,6 +7,7 @@ from typing import Any, Callable, List, Optional, Union
 import numpy
 
 from coordd import _arrays, _basics
+from coordd._arguments import checked_root
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.keras import _alike, _reduce
 from coordd.keras._which import LEGACY, keras
@@ -24,7 +25,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Optional[List] = None):
         super().__init__()
-        self.root_rank = root_rank
+        self.root_rank = checked_root(root_rank)
         self._local = {_reduce.key_of(variable) for variable in local_variables or ()}
         self._done = False
 
