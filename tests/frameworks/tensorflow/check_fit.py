@@ -291,6 +291,48 @@ def check_values():
     assert coordd.tensorflow.keras.DistributedOptimizer is hvd.DistributedOptimizer
 
 
+def check_a_state_needs_the_variables():
+    empty = keras.Sequential([keras.layers.Dense(3)])
+    for state in (hvd.elastic.KerasState, coordd.tensorflow.elastic.TensorFlowKerasState):
+        for model in (empty, LateLayers(0)):
+            expect_error(ValueError, "is not built, so that it has no weights that all ranks could share",
+                         lambda: state(model))  # noqa: B023
+        model = LateLayers(1)
+        late = state(model, epoch=0)
+        late.commit()
+        model(numpy.ones((1, 5)))
+        expect_error(ValueError, "variables and had 2 when the state was made", late.commit)
+        state(model).commit()  # now it has them
+    built = model_of(hvd.rank())
+    hvd.elastic.KerasState(built).sync()
+    assert same_everywhere(built.get_weights()) and built.optimizer.built
+
+
+class LateLayers(keras.Model):
+    """Says that it is built, while of two layers so many are."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(5), keras.layers.Dense(3)
+        for layer in (self.first, self.last)[:count]:
+            layer.build((None, 5))
+        self.built = True
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+def check_models_that_are_built_later():
+    for count in range(3):
+        for graph in (True, False):
+            keras.utils.set_random_seed(hvd.rank() + 1)
+            model = LateLayers(count)
+            model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+                          keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=not graph)
+            model.fit(*data(), batch_size=16, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+            assert same_everywhere(model.get_weights()) and len(model.get_weights()) == 4
+
+
 def check_local_layers():
     model = model_of(1, keras.optimizers.SGD(0.1))
     local = model.layers[-1]

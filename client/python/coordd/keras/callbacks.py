@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Union
 
 import numpy
 
-from coordd import _arrays, _basics
+from coordd import _arrays, _basics, _built
 from coordd._arguments import checked_root
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.keras import _alike, _reduce
@@ -19,7 +19,7 @@ __all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback", "Learnin
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the root's model and optimizer before the first step; after the first batch where the model is not built before.
+    """Gives all ranks the root's model and optimizer before the first step; what of the model is not built before, after the first batch.
 
     local_variables: stay as they are on each rank. `device` is there for Horovod's sake."""
 
@@ -33,19 +33,24 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         _refuse_wrapped(self.model.optimizer)
         _warn_of_plain(self.model)
         _alike.leave_out(self.model, self._local)
-        if not self._done and self.model.built:
-            self._broadcast()
+        if self._done:
+            return
+        if _built.is_complete(self.model):
+            self._broadcast_all()
+        elif self.model.built:  # Keras 2 does not say the variables of another one
+            self._broadcast(self.model.variables)
 
     def on_train_batch_end(self, batch, logs=None) -> None:
         if not self._done:
-            self._broadcast()
+            self._broadcast_all()
 
-    def _broadcast(self) -> None:
+    def _broadcast_all(self) -> None:
         self._done = True
         optimizer = self.model.optimizer
-        if not getattr(optimizer, "built", True) and hasattr(optimizer, "build"):
-            optimizer.build(self.model.trainable_variables)
-        variables = list(self.model.variables) + variables_of(optimizer)
+        _built.build_optimizer(self.model, optimizer)
+        self._broadcast(list(self.model.variables) + variables_of(optimizer))
+
+    def _broadcast(self, variables: List) -> None:
         known, once = set(self._local), []
         for variable in variables:
             if _reduce.key_of(variable) not in known and not _is_random_state(variable):
