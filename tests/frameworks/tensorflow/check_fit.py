@@ -291,6 +291,35 @@ def check_values():
     assert coordd.tensorflow.keras.DistributedOptimizer is hvd.DistributedOptimizer
 
 
+def check_scalars_complex_numbers_and_many_dimensions():
+    size, rank = hvd.size(), hvd.rank()
+    assert hvd.allreduce(1.5).shape == hvd.allreduce(1j).shape == hvd.broadcast(rank, 0).shape == ()
+    for call, what in ((hvd.allgather, "allgather"), (hvd.reducescatter, "reducescatter")):
+        expect_error(ValueError, f"{what}: expected a value of at least one dimension, found a scalar", lambda: call(1.0))  # noqa: B023
+    own = numpy.full((2, 3), rank + 1j)
+    assert numpy.allclose(hvd.allreduce(own, op=hvd.Sum), numpy.full((2, 3), size * (size - 1) / 2 + size * 1j))
+    assert numpy.allclose(hvd.allgather(own[:1]), [[one + 1j] * 3 for one in range(size)])
+    assert hvd.allgather(numpy.zeros((0, 3), "complex64")).shape == (0, 3)
+    assert numpy.allclose(hvd.reducescatter(numpy.full(size, 2j)), [2j])
+    expect_error(ValueError, "Min, Max or Product of complex numbers", lambda: hvd.allreduce(own, op=hvd.Max))
+    many = numpy.full((2,) + 8 * (1,) + (3,), float(rank))
+    assert numpy.array_equal(hvd.allreduce(many, op=hvd.Max), numpy.full(many.shape, size - 1.0))
+    assert numpy.array_equal(hvd.allgather(many)[-2:], numpy.full(many.shape, size - 1.0))
+    if size > 1:
+        expect_error(hvd.HorovodInternalError, "has shape", lambda: hvd.allreduce(own.reshape((2, 3) if rank else (3, 2))))
+
+
+def check_factors_and_compression_of_values():
+    for wrong in ({"prescale_factor": 0}, {"postscale_factor": 0}):
+        expect_error(ValueError, "must not be 0", lambda: hvd.allreduce([1.0], **wrong))  # noqa: B023
+    assert hvd.allreduce([3.0], op=hvd.Sum, prescale_factor=0.5, postscale_factor=4).tolist() == [6.0 * hvd.size()]
+    for kind, least in ((hvd.Compression.fp16, 2.0 ** -10), (hvd.Compression.bf16, 2.0 ** -7)):
+        for dtype in ("float32", "float64"):
+            found = hvd.allreduce(numpy.array([1 + least / 8, 3], dtype), compression=kind)
+            assert found.dtype == dtype and found.tolist() == [1.0, 3.0], (kind, found)
+        assert hvd.allreduce([2 ** 20 + 1], compression=kind).tolist() == [2 ** 20 + 1]
+
+
 def check_a_state_needs_the_variables():
     empty = keras.Sequential([keras.layers.Dense(3)])
     for state in (hvd.elastic.KerasState, coordd.tensorflow.elastic.TensorFlowKerasState):
