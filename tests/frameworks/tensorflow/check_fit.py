@@ -362,6 +362,18 @@ def check_models_that_are_built_later():
             assert same_everywhere(model.get_weights()) and len(model.get_weights()) == 4
 
 
+def check_the_best_model():
+    checkpoint = hvd.callbacks.BestModelCheckpoint("loss", 0, True, "min", "epoch")  # Horovod's places
+    assert (checkpoint.monitor, checkpoint.save_weights_only, checkpoint.filepath) == ("loss", True, None)
+    expect_error(TypeError, "positional", lambda: hvd.callbacks.BestModelCheckpoint("loss", 0, True, "min", "epoch", "best.keras"))
+    expect_error(ValueError, "callback.filepath set before fit()", lambda: model_of(1).fit(*data(), verbose=0, callbacks=[checkpoint]))
+    with tempfile.TemporaryDirectory() as folder:
+        given = hvd.callbacks.BestModelCheckpoint("loss", filepath=os.path.join(folder, "given.keras"))
+        checkpoint.filepath = os.path.join(folder, "set.weights.h5")
+        model_of(1).fit(*data(), verbose=0, callbacks=[checkpoint, given])
+        assert sorted(os.listdir(folder)) == ["given.keras", "set.weights.h5"]
+
+
 def check_local_layers():
     model = model_of(1, keras.optimizers.SGD(0.1))
     local = model.layers[-1]

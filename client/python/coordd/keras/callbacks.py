@@ -201,9 +201,20 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint of the best model; `filepath` may be set before fit() instead."""
+    """Keras's ModelCheckpoint of the best model, with Horovod's arguments. `filepath`, which Horovod's does not have: where the model
+    goes; the attribute of that name may be set before fit() instead. Give it to rank 0's fit() only, or a file for each rank."""
 
-    def __init__(self, filepath: Optional[str] = None, monitor: str = "val_loss", verbose: int = 0,
-                 save_weights_only: bool = False, mode: str = "auto", save_freq: Any = "epoch"):
-        super().__init__(filepath or "best.keras", monitor=monitor, verbose=verbose, save_best_only=True,
+    def __init__(self, monitor: str = "val_loss", verbose: int = 0, save_weights_only: bool = False, mode: str = "auto",
+                 save_freq: Any = "epoch", *, filepath: Optional[str] = None):
+        placeholder = "best.weights.h5" if save_weights_only else "best.keras"  # Keras takes no checkpoint without a file
+        super().__init__(placeholder if filepath is None else filepath, monitor=monitor, verbose=verbose, save_best_only=True,
                          save_weights_only=save_weights_only, mode=mode, save_freq=save_freq)
+        if filepath is None:
+            self.filepath: Any = None
+
+    def on_train_begin(self, logs=None) -> None:
+        """ValueError: there is no path."""
+        if not self.filepath:
+            raise InvalidArgumentError("BestModelCheckpoint does not know where the model goes: expected BestModelCheckpoint("
+                                       "filepath=\"best.keras\"), or callback.filepath set before fit()", "INVALID_ARGUMENT")
+        super().on_train_begin(logs)
