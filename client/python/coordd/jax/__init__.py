@@ -9,6 +9,8 @@
 Inside jax.jit and jax.grad give names: ranks agree by name, and a name that is counted is the same on all ranks only if they trace
 alike; without jax.jit each step would have another one, and be compiled.
 
+Each rank has one device. Arrays that lie on several, shard_map and pmap are refused (NotImplementedError).
+
 What is compiled is for the ranks that there are: with others, allgather and reducescatter say that they have to be traced anew.
 """
 
