@@ -115,6 +115,8 @@ def check_batches():
 
 
 def check_other_orders():
+    """XLA takes the calls in the order of the program's results, which is the same on all ranks: those of one program do not wait for
+    each other there. programs_test.py has results in other orders."""
     if tuple(map(int, jax.__version__.split(".")[:2])) < FUTURES or jax.default_backend() != "cpu":
         return  # calls wait there until they are on the device, in the order of the program
     order = list(range(32))[::(1 if RANK == 0 else -1)]
