@@ -65,7 +65,8 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 def allreduce(value, name: Optional[str] = None, average: Optional[bool] = None, prescale_factor: float = 1.0,
               postscale_factor: float = 1.0, op: Optional[int] = None, compression=Compression.none) -> numpy.ndarray:
-    """The reduction of all ranks' values, as an array. `average` is the old name of op."""
+    """The reduction of all ranks' values, as an array of the same shape and dtype; whole numbers stay whole with factors, too. `average`
+    is the old name of op."""
     if average is not None and op is not None:
         raise InvalidArgumentError("give op or average, not both: average is the old name of op", "INVALID_ARGUMENT")
     op = (Average if average in (None, True) else _basics.Sum) if op is None else op
