@@ -3,6 +3,7 @@ own programs. Objects travel as a pickle, between ranks of one job, which trust 
 
 import ctypes
 import io
+import math
 import pickle
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -27,11 +28,11 @@ def _dtype_of(array: numpy.ndarray, name: str) -> int:
 
 
 def _submit(function: str, name: str, array: numpy.ndarray, output: Optional[numpy.ndarray], extra: Tuple,
-            process_set: ProcessSet) -> _native.Work:
-    prepared = _native.Prepared(name, array.shape[:8], _dtype_of(array, name))
+            process_set: ProcessSet, prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> _native.Work:
+    prepared = _native.Prepared(name, array.shape, _dtype_of(array, name))
     prepared.structure.input = array.ctypes.data
     prepared.structure.output = output.ctypes.data if output is not None else None
-    options = _native.call_options(_arguments.set_number(process_set), 1.0, 1.0)
+    options = _native.call_options(_arguments.set_number(process_set), prescale_factor, postscale_factor)
     status = _library.library().function(function)(_basics.worker().pointer, prepared.reference, *extra, options,
                                                    prepared.work_reference)
     if status != 0:
@@ -39,25 +40,36 @@ def _submit(function: str, name: str, array: numpy.ndarray, output: Optional[num
     return _native.Work((prepared.work.value,), name)
 
 
-def allreduce(name: str, array: numpy.ndarray, op: int, process_set: ProcessSet = global_process_set) -> numpy.ndarray:
+def allreduce(name: str, array: numpy.ndarray, op: int, process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0) -> numpy.ndarray:
     """A new array with the reduction of all ranks' arrays. `op` as Horovod's."""
-    array = numpy.ascontiguousarray(array)
+    native = _basics.native_op(op)
+    if array.dtype.kind == "c" and native not in (_basics.native_op(_basics.Sum), _basics.native_op(_basics.Average)):
+        raise InvalidArgumentError(f"{name}: Min, Max or Product of complex numbers: expected Sum or Average", "INVALID_ARGUMENT")
+    array = numpy.asarray(array, order="C")
     output = numpy.empty_like(array)
-    work = _submit("coordd_allreduce_async", name, array, output, (ctypes.c_int32(_basics.native_op(op)),), process_set)
+    work = _submit("coordd_allreduce_async", name, _as_sent(array), output, (ctypes.c_int32(native),), process_set,
+                   float(prescale_factor), float(postscale_factor))
     _native.wait_or_keep(work, (array, output))
     return output
 
 
+_MOST_DIMENSIONS = 8  # that coordd takes
+
+
 def _as_sent(array: numpy.ndarray) -> numpy.ndarray:
-    """The same memory in a shape that coordd takes; of a complex number its two parts."""
-    if 0 < array.ndim <= 8 and array.dtype.kind != "c":
-        return array
-    flat = array.reshape(-1)
-    return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+    """The same memory in a shape that coordd takes, with as many rows; a complex number has one more dimension, for its two parts."""
+    if array.ndim == 0:
+        array = array.reshape(1)
+    is_complex = array.dtype.kind == "c"
+    if array.ndim + is_complex > _MOST_DIMENSIONS:
+        array = array.reshape(array.shape[0], math.prod(array.shape[1:]))
+    return array.reshape(*array.shape, 1).view(array.real.dtype) if is_complex else array
 
 
 def broadcast(named: Sequence[Tuple[str, numpy.ndarray]], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Fills all of the arrays, which are contiguous and writable, with the root's; all at once."""
+    root_rank = _arguments.checked_root(root_rank)
     if len(named) == 0:
         return
     works = [(_submit("coordd_broadcast_async", name, _as_sent(array), array, (ctypes.c_int32(root_rank),), process_set), array)
@@ -73,14 +85,15 @@ def broadcast(named: Sequence[Tuple[str, numpy.ndarray]], root_rank: int, proces
 
 
 def allgather(name: str, array: numpy.ndarray, process_set: ProcessSet = global_process_set) -> numpy.ndarray:
-    """All ranks' arrays, one behind the other."""
-    array = numpy.ascontiguousarray(array)
-    work = _submit("coordd_allgather_async", name, array, None, (), process_set)
+    """All ranks' arrays, of at least one dimension, one behind the other."""
+    array = numpy.asarray(array, order="C")
+    work = _submit("coordd_allgather_async", name, _as_sent(array), None, (), process_set)
     _native.wait_or_keep(work, array)
     result = work.result()
+    shape = (result.shape[0], *array.shape[1:])
     if result.size_bytes == 0:
-        return numpy.empty(result.shape, array.dtype)
-    return numpy.frombuffer(result.buffer(), dtype=array.dtype).reshape(result.shape).copy()
+        return numpy.empty(shape, array.dtype)
+    return numpy.frombuffer(result.buffer(), dtype=array.dtype).reshape(shape).copy()
 
 
 class _NotPickled(NamedTuple):
@@ -113,7 +126,7 @@ def _refuse(found: Any, name: str) -> None:
 
 def broadcast_object(obj: Any, root_rank: int, name: Optional[str], process_set: ProcessSet = global_process_set) -> Any:
     """The root's object. What the root cannot pickle is its error there, and HorovodInternalError on the others."""
-    name, is_root = name or "object", _basics.rank() == root_rank
+    name, is_root = name or "object", _basics.rank() == _arguments.checked_root(root_rank)
     packed = _pack(obj) if is_root else None
     size = numpy.array([0 if packed is None else packed.data.size], dtype=numpy.int64)
     broadcast([(f"{name}.size", size)], root_rank, process_set)

@@ -291,6 +291,89 @@ def check_values():
     assert coordd.tensorflow.keras.DistributedOptimizer is hvd.DistributedOptimizer
 
 
+def check_scalars_complex_numbers_and_many_dimensions():
+    size, rank = hvd.size(), hvd.rank()
+    assert hvd.allreduce(1.5).shape == hvd.allreduce(1j).shape == hvd.broadcast(rank, 0).shape == ()
+    for call, what in ((hvd.allgather, "allgather"), (hvd.reducescatter, "reducescatter")):
+        expect_error(ValueError, f"{what}: expected a value of at least one dimension, found a scalar", lambda: call(1.0))  # noqa: B023
+    own = numpy.full((2, 3), rank + 1j)
+    assert numpy.allclose(hvd.allreduce(own, op=hvd.Sum), numpy.full((2, 3), size * (size - 1) / 2 + size * 1j))
+    assert numpy.allclose(hvd.allgather(own[:1]), [[one + 1j] * 3 for one in range(size)])
+    assert hvd.allgather(numpy.zeros((0, 3), "complex64")).shape == (0, 3)
+    assert numpy.allclose(hvd.reducescatter(numpy.full(size, 2j)), [2j])
+    expect_error(ValueError, "Min, Max or Product of complex numbers", lambda: hvd.allreduce(own, op=hvd.Max))
+    many = numpy.full((2,) + 8 * (1,) + (3,), float(rank))
+    assert numpy.array_equal(hvd.allreduce(many, op=hvd.Max), numpy.full(many.shape, size - 1.0))
+    assert numpy.array_equal(hvd.allgather(many)[-2:], numpy.full(many.shape, size - 1.0))
+    if size > 1:
+        expect_error(hvd.HorovodInternalError, "has shape", lambda: hvd.allreduce(own.reshape((2, 3) if rank else (3, 2))))
+
+
+def check_factors_and_compression_of_values():
+    for wrong in ({"prescale_factor": 0}, {"postscale_factor": 0}):
+        expect_error(ValueError, "must not be 0", lambda: hvd.allreduce([1.0], **wrong))  # noqa: B023
+    assert hvd.allreduce([3.0], op=hvd.Sum, prescale_factor=0.5, postscale_factor=4).tolist() == [6.0 * hvd.size()]
+    for kind, least in ((hvd.Compression.fp16, 2.0 ** -10), (hvd.Compression.bf16, 2.0 ** -7)):
+        for dtype in ("float32", "float64"):
+            found = hvd.allreduce(numpy.array([1 + least / 8, 3], dtype), compression=kind)
+            assert found.dtype == dtype and found.tolist() == [1.0, 3.0], (kind, found)
+        assert hvd.allreduce([2 ** 20 + 1], compression=kind).tolist() == [2 ** 20 + 1]
+
+
+def check_a_state_needs_the_variables():
+    empty = keras.Sequential([keras.layers.Dense(3)])
+    for state in (hvd.elastic.KerasState, coordd.tensorflow.elastic.TensorFlowKerasState):
+        for model in (empty, LateLayers(0)):
+            expect_error(ValueError, "is not built, so that it has no weights that all ranks could share",
+                         lambda: state(model))  # noqa: B023
+        model = LateLayers(1)
+        late = state(model, epoch=0)
+        late.commit()
+        model(numpy.ones((1, 5)))
+        expect_error(ValueError, "variables and had 2 when the state was made", late.commit)
+        state(model).commit()  # now it has them
+    built = model_of(hvd.rank())
+    hvd.elastic.KerasState(built).sync()
+    assert same_everywhere(built.get_weights()) and built.optimizer.built
+
+
+class LateLayers(keras.Model):
+    """Says that it is built, while of two layers so many are."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(5), keras.layers.Dense(3)
+        for layer in (self.first, self.last)[:count]:
+            layer.build((None, 5))
+        self.built = True
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+def check_models_that_are_built_later():
+    for count in range(3):
+        for graph in (True, False):
+            keras.utils.set_random_seed(hvd.rank() + 1)
+            model = LateLayers(count)
+            model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+                          keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=not graph)
+            model.fit(*data(), batch_size=16, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+            assert same_everywhere(model.get_weights()) and len(model.get_weights()) == 4
+
+
+def check_the_best_model():
+    checkpoint = hvd.callbacks.BestModelCheckpoint("loss", 0, True, "min", "epoch")  # Horovod's places
+    assert (checkpoint.monitor, checkpoint.save_weights_only, checkpoint.filepath) == ("loss", True, None)
+    expect_error(TypeError, "positional", lambda: hvd.callbacks.BestModelCheckpoint("loss", 0, True, "min", "epoch", "best.keras"))
+    expect_error(ValueError, "callback.filepath set before fit()", lambda: model_of(1).fit(*data(), verbose=0, callbacks=[checkpoint]))
+    with tempfile.TemporaryDirectory() as folder:
+        given = hvd.callbacks.BestModelCheckpoint("loss", filepath=os.path.join(folder, "given.keras"))
+        checkpoint.filepath = os.path.join(folder, "set.weights.h5")
+        model_of(1).fit(*data(), verbose=0, callbacks=[checkpoint, given])
+        assert sorted(os.listdir(folder)) == ["given.keras", "set.weights.h5"]
+
+
 def check_local_layers():
     model = model_of(1, keras.optimizers.SGD(0.1))
     local = model.layers[-1]

@@ -177,6 +177,12 @@ def check_xla():
            tf.constant([hvd.size() * (1 + 2j)]))
 
 
+def check_questions_under_xla():
+    for ask in (hvd.rank_op, hvd.size_op, hvd.local_rank_op, hvd.local_size_op, hvd.process_set_included_op, hvd.barrier, hvd.join):
+        expect_error(UnsupportedError, f"{ask.__name__} cannot be compiled by XLA",
+                     tf.function(lambda: ask(), jit_compile=True, autograph=False))  # noqa: B023
+
+
 def check_what_xla_cannot():
     for call in (hvd.allgather, hvd.reducescatter, hvd.alltoall, lambda x: hvd.broadcast(x, 0)):
         compiled = tf.function(call, jit_compile=True, autograph=False)  # which would give the error another class

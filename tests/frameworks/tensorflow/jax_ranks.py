@@ -1,5 +1,6 @@
 """coordd.jax in each rank of a job: coordrun -np 2 -- python3 jax_ranks.py"""
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -11,6 +12,8 @@ os.environ.setdefault("COORDD_TIMEOUT", "60")
 if importlib.util.find_spec("jax") is None:
     print(f"SKIPPED: {sys.executable} has no jax; tools/test-frameworks --tensorflow makes an environment that has it", file=sys.stderr)
     sys.exit(77)
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -112,6 +115,8 @@ def check_batches():
 
 
 def check_other_orders():
+    """XLA takes the calls in the order of the program's results, which is the same on all ranks: those of one program do not wait for
+    each other there. programs_test.py has results in other orders."""
     if tuple(map(int, jax.__version__.split(".")[:2])) < FUTURES or jax.default_backend() != "cpu":
         return  # calls wait there until they are on the device, in the order of the program
     order = list(range(32))[::(1 if RANK == 0 else -1)]
@@ -134,6 +139,35 @@ def check_forward_mode_is_refused():
         # JAX finds it later, behind the call of the collective.
         expect_error("forward-mode", lambda: jax.linearize(call, x)[1](x))  # noqa: B023
         expect_error("forward-mode", lambda: jax.jit(lambda x: jax.jvp(call, (x,), (x,)))(x))  # noqa: B023
+
+
+def check_arrays_on_several_devices():
+    if len(jax.local_devices()) < 2:
+        return
+    mesh = jax.sharding.Mesh(numpy.array(jax.local_devices()[:2]), ("d",))
+    calls = {"allreduce": lambda x: hvd.allreduce(x, name="sd"), "broadcast": lambda x: hvd.broadcast(x, 0, name="sd"),
+             "allgather": lambda x: hvd.allgather(x, name="sd"), "gradient": jax.grad(lambda x: hvd.allreduce(x, name="sd").sum())}
+    for parts in (("d",), ()):
+        x = jax.device_put(jnp.arange(4.0 * SIZE), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts)))
+        for what, call in calls.items():
+            if what != "gradient":
+                expect_error("sd: an array that lies on 2 devices, expected one", lambda: call(x))  # noqa: B023
+            expect_error("sd: inside of a program for 2 devices, expected one", lambda: jax.jit(call)(x))  # noqa: B023
+        expect_error("sd: inside of a program for 2 devices", lambda: jax.jit(lambda x: (x, calls["allreduce"](jnp.ones(1))))(x))  # noqa: B023
+    expect_error("sd: inside of a program for 2 devices", lambda: jax.pmap(calls["allreduce"])(jnp.ones((2, 3))))
+    shard_map = jax.shard_map if hasattr(jax, "shard_map") else importlib.import_module("jax.experimental.shard_map").shard_map
+    mapped = {"in_specs": jax.sharding.PartitionSpec("d"), "out_specs": jax.sharding.PartitionSpec("d")}
+    expect_error("sd: inside of a program for 2 devices", lambda: shard_map(calls["allreduce"], mesh=mesh, **mapped)(jnp.ones(4)))
+    alone = jax.sharding.Mesh(mesh.devices[:1], ("d",))
+    expect(jax.jit(shard_map(calls["allreduce"], mesh=alone, **mapped))(jnp.ones(4)), numpy.ones(4))
+    other = jax.device_put(jnp.ones(3), jax.local_devices()[1])
+    for wrap in (lambda call: call, jax.jit):
+        expect(wrap(calls["allreduce"])(other), numpy.ones(3))
+
+
+def check_wrong_roots():
+    expect_error("root_rank is 'a': expected a whole number", lambda: hvd.broadcast(jnp.ones(1), "a"))
+    expect_error("process_set is None: expected a ProcessSet", lambda: hvd.allreduce(jnp.ones(1), process_set=None))
 
 
 def check_errors():

@@ -237,6 +237,20 @@ except tf.errors.InternalError as error:
 hvd.shutdown()
 """
 
+# The same of JAX: what XLA executes one after the other is whatever it chooses.
+JAX_ORDERS = """
+import jax
+import coordd.jax as hvd
+
+hvd.init()
+names = ["first", "second"] if hvd.rank() == 0 else ["second", "first"]
+try:
+    jax.block_until_ready(jax.jit(lambda x: [hvd.allreduce(x, name=name) for name in names])(jax.numpy.ones(4)))
+except Exception as error:
+    print("rank", hvd.rank(), "ended with", error, flush=True)
+hvd.shutdown()
+"""
+
 ENDLESS_FIT = """
 import keras
 import numpy
@@ -347,6 +361,12 @@ class Programs(ProgramTest):
 
     def test_xla_programs_of_other_orders_say_which(self):
         _, said = self.run_program(["-np", "2"], XLA_ORDERS, COORDD_TIMEOUT="5")
+        self.assertRegex(said, r"rank 0 ended with .*tensor first: (.|\n)*rank 1 waits for tensor second, which rank 0 has not submitted|"
+                               r"rank 1 ended with .*tensor second: (.|\n)*rank 0 waits for tensor first, which rank 1 has not submitted")
+
+    @unittest.skipIf(importlib.util.find_spec("jax") is None, "no jax here")
+    def test_jax_programs_of_other_orders_say_which(self):
+        _, said = self.run_program(["-np", "2"], JAX_ORDERS, COORDD_TIMEOUT="5")
         self.assertRegex(said, r"rank 0 ended with .*tensor first: (.|\n)*rank 1 waits for tensor second, which rank 0 has not submitted|"
                                r"rank 1 ended with .*tensor second: (.|\n)*rank 0 waits for tensor first, which rank 1 has not submitted")
 

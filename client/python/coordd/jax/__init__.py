@@ -9,6 +9,11 @@
 Inside jax.jit and jax.grad give names: ranks agree by name, and a name that is counted is the same on all ranks only if they trace
 alike; without jax.jit each step would have another one, and be compiled.
 
+XLA chooses the order in which it executes the calls of a program, and one may wait for another: programs have their calls and their
+results in the same order on all ranks. One call for a tree has none.
+
+Each rank has one device. Arrays that lie on several, shard_map and pmap are refused (NotImplementedError).
+
 What is compiled is for the ranks that there are: with others, allgather and reducescatter say that they have to be traced anew.
 """
 

@@ -15,7 +15,7 @@ from coordd import _arguments, _basics, _beside, _factors, _library
 from coordd._basics import Average, Sum
 from coordd._names import wire_name
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
-from coordd.jax import _unread  # noqa: F401 asks at the end of the program
+from coordd.jax import _devices, _unread  # noqa: F401 the last asks at the end of the program
 from coordd.process_sets import ProcessSet, global_process_set
 
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER = range(5)  # Kind of client/tensorflow/kernel.h
@@ -91,6 +91,7 @@ def _call(kind: int, arrays: Sequence, shapes: Sequence, name: str, op: int = 1,
         _check_gpu()
     for array in arrays:
         _check_dtype(array.dtype, name, kind, op)
+    arrays = [_devices.checked(name, arrays[0]), *arrays[1:]]
     results = [jax.ShapeDtypeStruct(shape, array.dtype) for shape, array in zip(shapes, arrays)]
     # Under jax.vmap what goes element by element travels with all of the batch, the rest one after the other.
     vmap_method = "broadcast_all" if kind in (_ALLREDUCE, _BROADCAST) else "sequential"
@@ -115,6 +116,7 @@ def _forward_mode_named(kind: str):
 def _finish(function, name: Optional[str], kind: str, arrays: Sequence):
     """function(name, arrays); without a name outside of jit it waits, so that one name for each kind serves."""
     arrays = [jnp.asarray(array) for array in arrays]
+    _devices.check_arrays(name or kind, arrays)
     if name is not None:
         with _forward_mode_named(kind):
             return function(name, arrays)
@@ -210,6 +212,7 @@ _exchange.defvjp(lambda how, array: (_exchange(how, array), None), _exchange_bac
 
 def _exchanged(kind: int, what: str, tensor, name, op: int, root_rank: int, process_set: ProcessSet):
     number, size = _arguments.set_number(process_set), process_set.size() or 1
+    root_rank = _arguments.checked_root(root_rank)
     if isinstance(tensor, (dict, tuple)) or tensor is None:
         raise InvalidArgumentError(f"{what}: expected an array, found {type(tensor).__name__}; jax.tree.map() calls it for each array of "
                                    "a tree", "INVALID_ARGUMENT")

@@ -3,7 +3,7 @@
 from typing import Any, List, NamedTuple, Sequence, Tuple, Type
 
 from coordd import _basics
-from coordd._arguments import check_optimizer
+from coordd._arguments import check_optimizer, checked_groups
 from coordd._names import without
 from coordd.exceptions import UnsupportedError
 from coordd.keras._which import BACKEND, keras
@@ -69,8 +69,8 @@ def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor,
     if BACKEND == "tensorflow":
         return _gradients.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                           process_set, scale_local_gradients)
-    check_optimizer(op, (_basics.Average, _basics.Sum), gradient_predivide_factor, process_set)
-    if groups or num_groups:
+    check_optimizer(op, (_basics.Average, _basics.Sum), gradient_predivide_factor, process_set, compression)
+    if checked_groups(groups, num_groups) is not None:
         raise UnsupportedError(f"groups on the backend {BACKEND}: all gradients travel in one group there", "UNIMPLEMENTED")
     return _Options(compression, op, float(gradient_predivide_factor), process_set, bool(scale_local_gradients))
 

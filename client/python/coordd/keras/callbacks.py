@@ -6,7 +6,8 @@ from typing import Any, Callable, List, Optional, Union
 
 import numpy
 
-from coordd import _arrays, _basics
+from coordd import _arrays, _basics, _built
+from coordd._arguments import checked_root
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.keras import _alike, _reduce
 from coordd.keras._which import LEGACY, keras
@@ -18,13 +19,13 @@ __all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback", "Learnin
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the root's model and optimizer before the first step; after the first batch where the model is not built before.
+    """Gives all ranks the root's model and optimizer before the first step; what of the model is not built before, after the first batch.
 
     local_variables: stay as they are on each rank. `device` is there for Horovod's sake."""
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Optional[List] = None):
         super().__init__()
-        self.root_rank = root_rank
+        self.root_rank = checked_root(root_rank)
         self._local = {_reduce.key_of(variable) for variable in local_variables or ()}
         self._done = False
 
@@ -32,19 +33,24 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         _refuse_wrapped(self.model.optimizer)
         _warn_of_plain(self.model)
         _alike.leave_out(self.model, self._local)
-        if not self._done and self.model.built:
-            self._broadcast()
+        if self._done:
+            return
+        if _built.is_complete(self.model):
+            self._broadcast_all()
+        elif self.model.built:  # Keras 2 does not say the variables of another one
+            self._broadcast(self.model.variables)
 
     def on_train_batch_end(self, batch, logs=None) -> None:
         if not self._done:
-            self._broadcast()
+            self._broadcast_all()
 
-    def _broadcast(self) -> None:
+    def _broadcast_all(self) -> None:
         self._done = True
         optimizer = self.model.optimizer
-        if not getattr(optimizer, "built", True) and hasattr(optimizer, "build"):
-            optimizer.build(self.model.trainable_variables)
-        variables = list(self.model.variables) + variables_of(optimizer)
+        _built.build_optimizer(self.model, optimizer)
+        self._broadcast(list(self.model.variables) + variables_of(optimizer))
+
+    def _broadcast(self, variables: List) -> None:
         known, once = set(self._local), []
         for variable in variables:
             if _reduce.key_of(variable) not in known and not _is_random_state(variable):
@@ -195,9 +201,20 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint of the best model; `filepath` may be set before fit() instead."""
+    """Keras's ModelCheckpoint of the best model, with Horovod's arguments. `filepath`, which Horovod's does not have: where the model
+    goes; the attribute of that name may be set before fit() instead. Give it to rank 0's fit() only, or a file for each rank."""
 
-    def __init__(self, filepath: Optional[str] = None, monitor: str = "val_loss", verbose: int = 0,
-                 save_weights_only: bool = False, mode: str = "auto", save_freq: Any = "epoch"):
-        super().__init__(filepath or "best.keras", monitor=monitor, verbose=verbose, save_best_only=True,
+    def __init__(self, monitor: str = "val_loss", verbose: int = 0, save_weights_only: bool = False, mode: str = "auto",
+                 save_freq: Any = "epoch", *, filepath: Optional[str] = None):
+        placeholder = "best.weights.h5" if save_weights_only else "best.keras"  # Keras takes no checkpoint without a file
+        super().__init__(placeholder if filepath is None else filepath, monitor=monitor, verbose=verbose, save_best_only=True,
                          save_weights_only=save_weights_only, mode=mode, save_freq=save_freq)
+        if filepath is None:
+            self.filepath: Any = None
+
+    def on_train_begin(self, logs=None) -> None:
+        """ValueError: there is no path."""
+        if not self.filepath:
+            raise InvalidArgumentError("BestModelCheckpoint does not know where the model goes: expected BestModelCheckpoint("
+                                       "filepath=\"best.keras\"), or callback.filepath set before fit()", "INVALID_ARGUMENT")
+        super().on_train_begin(logs)

@@ -16,7 +16,7 @@ from typing import Any, Callable, List
 
 import numpy
 
-from coordd import _basics
+from coordd import _basics, _built
 from coordd._translated import translated
 from coordd._variables import VariablesState
 from coordd.elastic import run_fn
@@ -34,20 +34,25 @@ def run(func: Callable) -> Callable:
 
 
 class KerasState(VariablesState):
-    """state.model, state.optimizer, and what is given by name: state.epoch, for instance. The model is built."""
+    """state.model, state.optimizer, and what is given by name: state.epoch, for instance. ValueError: the model is not built, here or,
+    of a layer that is built later, in save() and commit()."""
 
     def __init__(self, model, optimizer=None, **kwargs: Any):
+        self._known = _built.Known(model, "KerasState")
         self.model = model
-        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        own = self.optimizer
-        if own is not None and not getattr(own, "built", True) and model.built and hasattr(own, "build"):
-            own.build(model.trainable_variables)
+        self.optimizer = own = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        _built.build_optimizer(model, own)
         super().__init__(lambda: list(model.variables) + ([] if own is None else variables_of(own)), to_array, **kwargs)
 
     def _arrays(self) -> List[numpy.ndarray]:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()  # in fit() on JAX the values are in Keras's own hands, and the variables have none
         return super()._arrays()
+
+    def save(self) -> None:
+        """ValueError: layers were built since the state was made."""
+        self._known.check()
+        super().save()
 
     def restore(self) -> None:
         if hasattr(self.model, "_jax_state"):

@@ -5,6 +5,7 @@ from typing import Any, Optional
 import numpy
 
 from coordd import _arrays, _basics
+from coordd._arguments import check_compression
 from coordd._basics import Average
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError, UnsupportedError
 from coordd.keras._reduce import Compression
@@ -23,6 +24,14 @@ def to_array(value: Any) -> numpy.ndarray:
     else:
         value = keras.ops.convert_to_numpy(value)
     return numpy.array(value, order="C")
+
+
+def _to_tensor(array: numpy.ndarray) -> Any:
+    """Of the backend, of the same dtype where it has that."""
+    if LEGACY or BACKEND == "tensorflow":
+        import tensorflow as tf
+        return tf.convert_to_tensor(array)
+    return keras.ops.convert_to_tensor(array, dtype=array.dtype.name)
 
 
 def variables_of(optimizer) -> list:
@@ -56,19 +65,33 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 def allreduce(value, name: Optional[str] = None, average: Optional[bool] = None, prescale_factor: float = 1.0,
               postscale_factor: float = 1.0, op: Optional[int] = None, compression=Compression.none) -> numpy.ndarray:
-    """The reduction of all ranks' values, as an array. `average` is the old name of op."""
+    """The reduction of all ranks' values, as an array of the same shape and dtype; whole numbers stay whole with factors, too. `average`
+    is the old name of op."""
     if average is not None and op is not None:
         raise InvalidArgumentError("give op or average, not both: average is the old name of op", "INVALID_ARGUMENT")
     op = (Average if average in (None, True) else _basics.Sum) if op is None else op
+    check_compression(compression)
+
+    def reduced(array: numpy.ndarray) -> numpy.ndarray:
+        return _arrays.allreduce(name or "keras.allreduce", array, op, global_process_set, prescale_factor, postscale_factor)
+
     array = to_array(value)
-    scaled = array if prescale_factor == 1.0 else array * prescale_factor
-    reduced = _arrays.allreduce(name or "keras.allreduce", scaled, op)
-    return reduced if postscale_factor == 1.0 else reduced * postscale_factor
+    if compression is Compression.none:
+        return reduced(array)
+    tensor, context = compression.compress(_to_tensor(array))  # compressors are for the backend's tensors
+    return to_array(compression.decompress(_to_tensor(reduced(to_array(tensor))), context)).astype(array.dtype, copy=False)
+
+
+def _at_least_one_dimension(what: str, value) -> numpy.ndarray:
+    array = to_array(value)
+    if array.ndim == 0:
+        raise InvalidArgumentError(f"{what}: expected a value of at least one dimension, found a scalar", "INVALID_ARGUMENT")
+    return array
 
 
 def allgather(value, name: Optional[str] = None) -> numpy.ndarray:
     """All ranks' values, one behind the other along the first dimension."""
-    return _arrays.allgather(name or "keras.allgather", to_array(value))
+    return _arrays.allgather(name or "keras.allgather", _at_least_one_dimension("allgather", value))
 
 
 def broadcast(value, root_rank: int, name: Optional[str] = None) -> numpy.ndarray:
@@ -80,8 +103,9 @@ def broadcast(value, root_rank: int, name: Optional[str] = None) -> numpy.ndarra
 
 def reducescatter(value, name: Optional[str] = None, op: int = Average) -> numpy.ndarray:
     """This rank's part, along the first dimension, of the reduction of all ranks' values."""
-    whole, size, rank = allreduce(value, name or "keras.reducescatter", op=op), _basics.size(), _basics.rank()
-    return numpy.array_split(whole, size)[rank]
+    array = _at_least_one_dimension("reducescatter", value)
+    whole = allreduce(array, name or "keras.reducescatter", op=op)
+    return numpy.array_split(whole, _basics.size())[_basics.rank()]
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,

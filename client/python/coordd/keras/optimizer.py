@@ -18,6 +18,7 @@ import warnings
 from typing import Any, List, Optional
 
 from coordd import _ends
+from coordd._arguments import checked_passes
 from coordd._basics import Average
 from coordd._made import name_of_new
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
@@ -195,6 +196,7 @@ def DistributedOptimizer(optimizer, name: Optional[str] = None, device_dense: st
     _refuse_others(optimizer)
     options = _reduce.checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                       process_set, scale_local_gradients)
+    backward_passes_per_step = checked_passes(backward_passes_per_step)
     factor = _accumulate(optimizer, backward_passes_per_step, average_aggregated_gradients)
     accumulated = Accumulated(backward_passes_per_step) if LEGACY and backward_passes_per_step > 1 else None
     loss_scale = _reduce.loss_scale_class()
@@ -231,8 +233,6 @@ def _accumulate(optimizer, passes: int, average: bool) -> float:
     """Asks Keras 3 to accumulate; what its mean, or the sum that is kept for Keras 2, is to be multiplied with."""
     if passes == 1:
         return 1.0
-    if not isinstance(passes, int) or passes < 1:
-        raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected a whole number from 1", "INVALID_ARGUMENT")
     if LEGACY:
         return 1.0 / passes if average else 1.0
     if optimizer.built or getattr(optimizer, "gradient_accumulation_steps", None):

@@ -43,7 +43,7 @@ def _wire(name: str) -> bytes:
     return wire_name(name, _MOST_BYTES)
 
 
-def _not_under_xla(what: str) -> None:
+def not_under_xla(what: str) -> None:
     if _framework.under_xla():
         raise UnsupportedError(f"{what} cannot be compiled by XLA, only allreduce and grouped_allreduce can: use jit_compile=False",
                                "UNIMPLEMENTED")
@@ -111,33 +111,34 @@ def _xla_member(tensor, how: Reduction) -> str:
 
 @tf.autograph.experimental.do_not_convert
 def allgather(tensor, name: str, process_set: int):
-    _not_under_xla("allgather")
+    not_under_xla("allgather")
     return _ops.ready().coordd_allgather(tensor=tensor, tensor_name=_wire(name), process_set=process_set)
 
 
 @tf.autograph.experimental.do_not_convert
 def grouped_allgather(tensors: Sequence, name: str, process_set: int) -> List:
-    _not_under_xla("grouped_allgather")
+    not_under_xla("grouped_allgather")
     return list(_ops.ready().coordd_grouped_allgather(tensors=list(tensors), tensor_name=_wire(name), process_set=process_set))
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast(tensor, root_rank: int, name: str, process_set: int):
-    _not_under_xla("broadcast")
+    not_under_xla("broadcast")
+    root_rank = _arguments.checked_root(root_rank)
     return _ops.ready().coordd_broadcast(tensor=tensor, root_rank=root_rank, tensor_name=_wire(name), process_set=process_set)
 
 
 @tf.autograph.experimental.do_not_convert
 def alltoall(tensor, splits, name: str, process_set: int):
     """(result, received splits as int32). `splits`: int64; empty: equal parts."""
-    _not_under_xla("alltoall")
+    not_under_xla("alltoall")
     both = _ops.ready().coordd_alltoall(tensor=tensor, splits=splits, tensor_name=_wire(name), process_set=process_set)
     return both[0], both[1]
 
 
 @tf.autograph.experimental.do_not_convert
 def reducescatter(tensor, name: str, how: Reduction):
-    _not_under_xla("reducescatter")
+    not_under_xla("reducescatter")
     return _ops.ready().coordd_reducescatter(tensor=tensor, tensor_name=_wire(name), reduce_op=how.op,
                                              prescale_factor=how.prescale_factor, postscale_factor=how.postscale_factor,
                                              process_set=how.process_set)
@@ -145,7 +146,7 @@ def reducescatter(tensor, name: str, how: Reduction):
 
 @tf.autograph.experimental.do_not_convert
 def grouped_reducescatter(tensors: Sequence, name: str, how: Reduction) -> List:
-    _not_under_xla("grouped_reducescatter")
+    not_under_xla("grouped_reducescatter")
     return list(_ops.ready().coordd_grouped_reducescatter(tensors=list(tensors), tensor_name=_wire(name), reduce_op=how.op,
                                                           prescale_factor=how.prescale_factor,
                                                           postscale_factor=how.postscale_factor,

@@ -5,7 +5,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 import tensorflow as tf
 
 from coordd import _arguments, _basics
-from coordd._arguments import check_optimizer
+from coordd._arguments import check_optimizer, checked_groups
 from coordd._names import without
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
@@ -28,13 +28,9 @@ class Options(NamedTuple):
 def checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
                     scale_local_gradients) -> Options:
     """ValueError: an argument does not fit."""
-    check_optimizer(op, _SCALED_OPS, gradient_predivide_factor, process_set)
-    groups = groups if groups is not None else (num_groups or None)
-    if groups is not None and not isinstance(groups, (int, list, tuple)):
-        raise InvalidArgumentError(f"groups is {groups!r}: expected a number of groups, or a list of lists of variables",
-                                   "INVALID_ARGUMENT")
-    return Options(compression, bool(sparse_as_dense), op, float(gradient_predivide_factor), groups, process_set,
-                   bool(scale_local_gradients))
+    check_optimizer(op, _SCALED_OPS, gradient_predivide_factor, process_set, compression)
+    return Options(compression, bool(sparse_as_dense), op, float(gradient_predivide_factor), checked_groups(groups, num_groups),
+                   process_set, bool(scale_local_gradients))
 
 
 def key_of(variable) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Optional
 import numpy
 import tensorflow as tf
 
-from coordd import _basics
+from coordd import _basics, _built
 from coordd._translated import translated
 from coordd._variables import VariablesState
 from coordd.elastic import run_fn
@@ -54,11 +54,17 @@ class TensorFlowState(VariablesState):
 
 class TensorFlowKerasState(VariablesState):
     """state.model, state.optimizer, and what is given by name, for a training loop of the program's own; with fit() use
-    coordd.keras.elastic.KerasState."""
+    coordd.keras.elastic.KerasState. ValueError: the model is not built, here or, of a layer that is built later, in save() and
+    commit()."""
 
     def __init__(self, model, optimizer=None, backend=None, **kwargs: Any):
+        self._known = _built.Known(model, "TensorFlowKerasState")
         self.model = model
         self.optimizer = own = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        if own is not None and not getattr(own, "built", True) and model.built and hasattr(own, "build"):
-            own.build(model.trainable_variables)
+        _built.build_optimizer(model, own)
         super().__init__(lambda: list(model.variables) + ([] if own is None else _variables_of(own)), _to_array, **kwargs)
+
+    def save(self) -> None:
+        """ValueError: layers were built since the state was made."""
+        self._known.check()
+        super().save()

@@ -42,6 +42,7 @@ def _group(tensors, what: str) -> List:
 
 
 def _compressed(tensors, compression):
+    _arguments.check_compression(compression)
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     return [tensor for tensor, _ in pairs], [context for _, context in pairs]
 
@@ -181,11 +182,16 @@ def alltoall(tensor, splits=None, name: Optional[str] = None, ignore_name_scope:
 # --- without a tensor ------------------------------------------------------------------------------------------------
 
 
+def _outside_of_xla(what: str):
+    _calls.not_under_xla(what)
+    return _ops.ready()
+
+
 @tf.autograph.experimental.do_not_convert
 def join():
     """This rank has no more data: it takes part in what the others do, with nothing, until all have joined. The rank that joined
     last."""
-    last = _ops.ready().coordd_join()
+    last = _outside_of_xla("join").coordd_join()
     return int(last) if tf.executing_eagerly() else last
 
 
@@ -193,7 +199,7 @@ def join():
 def barrier(process_set: ProcessSet = global_process_set, name: Optional[str] = None):
     """Comes to an end when all ranks have called it. In a tf.function it keeps its place among ops with effects, but not among other
     collectives."""
-    return _ops.ready().coordd_barrier(tensor_name=name or "", process_set=_arguments.set_number(process_set))
+    return _outside_of_xla("barrier").coordd_barrier(tensor_name=name or "", process_set=_arguments.set_number(process_set))
 
 
 # Who this rank is when the op runs, not when it was traced.
@@ -202,28 +208,28 @@ def barrier(process_set: ProcessSet = global_process_set, name: Optional[str] = 
 @tf.autograph.experimental.do_not_convert
 def rank_op(name: Optional[str] = None):
     """This rank, as an int32."""
-    return _ops.ready().coordd_rank(name=name)
+    return _outside_of_xla("rank_op").coordd_rank(name=name)
 
 
 @tf.autograph.experimental.do_not_convert
 def size_op(process_set_id: int = 0, name: Optional[str] = None):
     """Number of ranks of a process set."""
-    return _ops.ready().coordd_size(process_set=process_set_id, name=name)
+    return _outside_of_xla("size_op").coordd_size(process_set=process_set_id, name=name)
 
 
 @tf.autograph.experimental.do_not_convert
 def local_rank_op(name: Optional[str] = None):
     """This rank on its node."""
-    return _ops.ready().coordd_local_rank(name=name)
+    return _outside_of_xla("local_rank_op").coordd_local_rank(name=name)
 
 
 @tf.autograph.experimental.do_not_convert
 def local_size_op(name: Optional[str] = None):
     """Number of ranks on this node."""
-    return _ops.ready().coordd_local_size(name=name)
+    return _outside_of_xla("local_size_op").coordd_local_size(name=name)
 
 
 @tf.autograph.experimental.do_not_convert
 def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None):
     """1 if this rank is in the process set, else 0."""
-    return _ops.ready().coordd_process_set_included(process_set=process_set_id, name=name)
+    return _outside_of_xla("process_set_included_op").coordd_process_set_included(process_set=process_set_id, name=name)

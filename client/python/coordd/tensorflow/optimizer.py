@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from coordd._arguments import checked_passes
 from coordd._basics import Average
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
 from coordd.process_sets import ProcessSet, global_process_set
@@ -41,7 +42,7 @@ def DistributedOptimizer(optimizer, name=None, use_locking: bool = False, device
             process_set=process_set, scale_local_gradients=scale_local_gradients)
     if isinstance(optimizer, _V1Optimizer):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already", "INVALID_ARGUMENT")
-    if backward_passes_per_step != 1:
+    if checked_passes(backward_passes_per_step) != 1:
         raise UnsupportedError("backward_passes_per_step of an optimizer of tf.compat.v1.train: use one of Keras", "UNIMPLEMENTED")
     distributed: Any = optimizer
     distributed._coordd_options = checked_options(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,

@@ -50,6 +50,8 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", d
     groups: a number of groups, or lists of variables: gradients of a group travel together. Otherwise as the arguments of
             coordd.tensorflow.DistributedOptimizer; device_dense, device_sparse are there for Horovod's sake.
     """
+    if not isinstance(gradtape, tf.GradientTape):
+        raise InvalidArgumentError(f"gradtape is {gradtape!r}: expected a tf.GradientTape", "INVALID_ARGUMENT")
     if isinstance(gradtape, _DistributedGradientTape):
         raise InvalidArgumentError("the tape is a DistributedGradientTape already", "INVALID_ARGUMENT")
     tape: Any = gradtape

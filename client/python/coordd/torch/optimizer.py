@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 import torch
 
-from coordd._arguments import check_optimizer
+from coordd._arguments import check_optimizer, checked_passes, whole_number
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
@@ -64,7 +64,7 @@ class _DistributedOptimizer(_Base):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes add up before the gradients travel. To be called between step() and backward().
         ValueError: not a positive number."""
-        self._coordd_exchange.passes = _checked_passes(passes)
+        self._coordd_exchange.passes = checked_passes(passes)
 
     def step(self, closure: Optional[Callable] = None):
         """synchronize(), then the optimizer's own step.
@@ -135,13 +135,6 @@ class _DistributedOptimizer(_Base):
         return loss
 
 
-def _checked_passes(passes: int) -> int:
-    if not isinstance(passes, int) or passes < 1:
-        raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected a whole number from 1",
-                                   "INVALID_ARGUMENT")
-    return passes
-
-
 def _checked_names(named_parameters: Optional[Iterable], param_groups: List[dict]) -> Dict[torch.Tensor, str]:
     """Names of parameters. ValueError: not (name, parameter), a name twice, or a parameter without one."""
     if named_parameters is None:
@@ -169,8 +162,9 @@ def _checked_groups(groups) -> Union[int, List[List[torch.Tensor]]]:
     """ValueError: neither a number from 0 nor lists of tensors, or a tensor twice."""
     if groups is None:
         return 0
-    if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 0:
-        return groups
+    number = whole_number(groups)
+    if number is not None and number >= 0:
+        return number
     if not isinstance(groups, (list, tuple)) or any(
             not isinstance(group, (list, tuple)) or any(not isinstance(one, torch.Tensor) for one in group)
             for group in groups):
@@ -234,13 +228,13 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
     if isinstance(optimizer, _DistributedOptimizer):
         raise InvalidArgumentError("the optimizer is a DistributedOptimizer already", "INVALID_ARGUMENT")
     check_optimizer(op, (mpi_ops.Average, mpi_ops.Sum, mpi_ops.Min, mpi_ops.Max, mpi_ops.Product), gradient_predivide_factor,
-                    process_set)
+                    process_set, compression)
     if num_groups:
         warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     options = Options(compression, op, gradient_predivide_factor, sparse_as_dense, process_set,
                       bool(gradient_as_bucket_view))
-    exchange = GradientExchange(options, _checked_passes(backward_passes_per_step),
+    exchange = GradientExchange(options, checked_passes(backward_passes_per_step),
                                 _checked_names(named_parameters, optimizer.param_groups),
                                 _groups_of(_checked_groups(groups), optimizer.param_groups), optimizer.param_groups,
                                 use_buckets=groups is None)
