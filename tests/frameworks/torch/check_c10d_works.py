@@ -293,6 +293,22 @@ def check_a_timeout_says_who_was_missing_and_that_it_is_one():
     dist.barrier()
 
 
+@on_host
+def check_a_message_that_does_not_come_is_named_by_tag_and_rank():
+    rank, size = ranks()
+    if size == 1:
+        return
+    group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+    dist.barrier(group=group)
+    if rank == 0:
+        large = torch.ones(1 << 20)  # which is not sent before it is received
+        for said, call in (("receive of tag 9 from rank 1 of the group", lambda: dist.recv(torch.ones(1), 1, group=group, tag=9)),
+                           ("receive of tag 8 from any rank", lambda: dist.recv(torch.ones(1), None, group=group, tag=8)),
+                           ("send of tag 7 to rank 1 of the group", lambda: dist.send(large, 1, group=group, tag=7))):
+            refused(dist.DistBackendError, f"the timeout of 1 s is over: {said}", call)
+    dist.barrier()
+
+
 def check_who_comes_as_the_timeout_ends_is_late_by_name_or_in_time():
     rank, size = ranks()
     if size == 1:

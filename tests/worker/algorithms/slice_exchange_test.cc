@@ -294,6 +294,20 @@ TEST(SliceExchange, CutsWhatThereIsIntoASliceForEachTag) {
   EXPECT_EQ(SliceExchange::SliceBytesFor(args), 1'000'000 / 4 / 64 * 64);
 }
 
+// All ranks that have a whole result have the same.
+void ExpectSameBits(const std::vector<std::unique_ptr<ClusterRank>>& ranks,
+                    const std::vector<ClusterJob>& jobs, uint32_t seed) {
+  for (const auto& rank : ranks) {
+    ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
+    ASSERT_EQ(rank->status(), absl::OkStatus());
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (!jobs[i].scatters() && !jobs[i].reduces_to_root()) {
+        EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
+      }
+    }
+  }
+}
+
 TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
   for (uint32_t seed = 1; seed <= 36; ++seed) {
     std::mt19937 random(seed);
@@ -305,16 +319,7 @@ TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
       ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
     const std::vector<ClusterJob> jobs = RandomClusterJobs(random, 12, nodes * each);
     DriveAll(random, jobs, ranks, 4'000'000);
-    for (const auto& rank : ranks) {
-      ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
-      ASSERT_EQ(rank->status(), absl::OkStatus());
-      // The same bits everywhere.
-      for (size_t i = 0; i < jobs.size(); ++i) {
-        if (!jobs[i].scatters() && !jobs[i].reduces_to_root()) {
-          EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
-        }
-      }
-    }
+    ExpectSameBits(ranks, jobs, seed);
   }
 }
 
@@ -335,15 +340,7 @@ TEST(SliceExchange, ThroughRacksInEveryOrderOfSteps) {
       return job.kind == CollectiveKind::kBroadcast || job.reduces_to_root();
     });
     DriveAll(random, jobs, ranks, 8'000'000);
-    for (const auto& rank : ranks) {
-      ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
-      ASSERT_EQ(rank->status(), absl::OkStatus());
-      for (size_t i = 0; i < jobs.size(); ++i) {
-        if (!jobs[i].scatters()) {
-          EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
-        }
-      }
-    }
+    ExpectSameBits(ranks, jobs, seed);
   }
 }
 
@@ -359,15 +356,7 @@ TEST(SliceExchange, NodesOfDifferentSizesInEveryOrderOfSteps) {
     std::vector<ClusterJob> jobs = RandomClusterJobs(random, 16, cluster.size);
     std::erase_if(jobs, [](const ClusterJob& job) { return job.gathers() || job.scatters(); });
     DriveAll(random, jobs, ranks, 4'000'000);
-    for (const auto& rank : ranks) {
-      ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
-      ASSERT_EQ(rank->status(), absl::OkStatus());
-      for (size_t i = 0; i < jobs.size(); ++i) {
-        if (!jobs[i].reduces_to_root()) {
-          EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
-        }
-      }
-    }
+    ExpectSameBits(ranks, jobs, seed);
   }
 }
 

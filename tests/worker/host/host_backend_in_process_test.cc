@@ -1,6 +1,7 @@
 #include <atomic>
 #include <barrier>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -198,6 +199,13 @@ INSTANTIATE_TEST_SUITE_P(
                     Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
     [](const auto& info) { return info.param.name; });
 
+// Each rank on a thread of its own, until all have returned.
+void RunRanks(int32_t size, const std::function<void(int32_t)>& run) {
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < size; ++r) threads.push_back(StartThread("rank", [&run, r] { run(r); }));
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Where somebody wants flat ones, or a node has no arenas, all do without the hierarchy.
 TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
   enum class Differs { kWantsFlat, kHasNone };
@@ -206,31 +214,27 @@ TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
     InProcessNetwork network(4);
     InMemoryStore store;
     std::barrier all(4);
-    std::vector<std::thread> threads;
-    for (int32_t r = 0; r < 4; ++r) {
-      threads.push_back(StartThread("rank", [&, r] {
-        HostBackendOptions options{.algorithm = HostAlgorithm::kHierarchical};
-        if (differs == Differs::kWantsFlat && r == 3) options.algorithm = HostAlgorithm::kFlat;
-        const bool has_none = differs == Differs::kHasNone && r >= 2;
-        HostBackend backend(std::make_unique<InProcessTransport>(network), options,
-                            has_none ? nullptr : std::make_unique<NodeArena>(shared.memories));
-        ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{2, 2}}), store,
-                                  Clock::Real().Now() + kGroupHangLimit),
-                  absl::OkStatus());
-        all.arrive_and_wait();
-        BackendContext context{backend, Rank{r}, 4, all, [] {}};
-        const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
-        Bytes output(input.size());
-        CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
-        args.sequence = 1;
-        EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
-        EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kSum,
-                               AllInputs(DataType::kFloat32, 4, 100003, 1), output.data(), 100003),
-                  "");
-        all.arrive_and_wait();
-      }));
-    }
-    for (std::thread& thread : threads) thread.join();
+    RunRanks(4, [&](int32_t r) {
+      HostBackendOptions options{.algorithm = HostAlgorithm::kHierarchical};
+      if (differs == Differs::kWantsFlat && r == 3) options.algorithm = HostAlgorithm::kFlat;
+      const bool has_none = differs == Differs::kHasNone && r >= 2;
+      HostBackend backend(std::make_unique<InProcessTransport>(network), options,
+                          has_none ? nullptr : std::make_unique<NodeArena>(shared.memories));
+      ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{2, 2}}), store,
+                                Clock::Real().Now() + kGroupHangLimit),
+                absl::OkStatus());
+      all.arrive_and_wait();
+      BackendContext context{backend, Rank{r}, 4, all, [] {}};
+      const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
+      Bytes output(input.size());
+      CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
+      args.sequence = 1;
+      EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
+      EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kSum,
+                             AllInputs(DataType::kFloat32, 4, 100003, 1), output.data(), 100003),
+                "");
+      all.arrive_and_wait();
+    });
   }
 }
 
@@ -240,39 +244,35 @@ TEST(HostBackendBetweenNodes, RanksInRacksAgree) {
     InProcessNetwork network(4);
     InMemoryStore store;
     std::barrier all(4);
-    std::vector<std::thread> threads;
-    for (int32_t r = 0; r < 4; ++r) {
-      threads.push_back(StartThread("rank", [&, r] {
-        HostBackendOptions options;
-        if (flat && r == 3) options.algorithm = HostAlgorithm::kFlat;
-        HostBackend backend(std::make_unique<InProcessTransport>(network), options);
-        ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{4, 1}}, {{0, 0, 1, 1}}), store,
-                                  Clock::Real().Now() + kGroupHangLimit),
-                  absl::OkStatus());
-        all.arrive_and_wait();
-        BackendContext context{backend, Rank{r}, 4, all, [] {}};
-        absl::string_view algorithm;
-        const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
-        Bytes output(4 * input.size());
-        CollectiveArgs args;
-        args.kind = CollectiveKind::kAllgather;
-        args.algorithm = &algorithm;
-        args.input = input;
-        args.output = absl::MakeSpan(output);
-        args.output_block_bytes.assign(4, static_cast<int64_t>(input.size()));
-        args.sequence = 1;
-        EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
-        EXPECT_EQ(algorithm, flat ? "ring" : "slices_by_dimensions");
-        for (size_t from = 0; from < 4; ++from) {
-          const Bytes part(output.begin() + static_cast<std::ptrdiff_t>(from * input.size()),
-                           output.begin() + static_cast<std::ptrdiff_t>((from + 1) * input.size()));
-          EXPECT_TRUE(SameBytes(
-              part, TestInput(DataType::kFloat32, static_cast<int32_t>(from), 100003, 1)));
-        }
-        all.arrive_and_wait();
-      }));
-    }
-    for (std::thread& thread : threads) thread.join();
+    RunRanks(4, [&](int32_t r) {
+      HostBackendOptions options;
+      if (flat && r == 3) options.algorithm = HostAlgorithm::kFlat;
+      HostBackend backend(std::make_unique<InProcessTransport>(network), options);
+      ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{4, 1}}, {{0, 0, 1, 1}}), store,
+                                Clock::Real().Now() + kGroupHangLimit),
+                absl::OkStatus());
+      all.arrive_and_wait();
+      BackendContext context{backend, Rank{r}, 4, all, [] {}};
+      absl::string_view algorithm;
+      const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
+      Bytes output(4 * input.size());
+      CollectiveArgs args;
+      args.kind = CollectiveKind::kAllgather;
+      args.algorithm = &algorithm;
+      args.input = input;
+      args.output = absl::MakeSpan(output);
+      args.output_block_bytes.assign(4, static_cast<int64_t>(input.size()));
+      args.sequence = 1;
+      EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
+      EXPECT_EQ(algorithm, flat ? "ring" : "slices_by_dimensions");
+      for (size_t from = 0; from < 4; ++from) {
+        const Bytes part(output.begin() + static_cast<std::ptrdiff_t>(from * input.size()),
+                         output.begin() + static_cast<std::ptrdiff_t>((from + 1) * input.size()));
+        EXPECT_TRUE(
+            SameBytes(part, TestInput(DataType::kFloat32, static_cast<int32_t>(from), 100003, 1)));
+      }
+      all.arrive_and_wait();
+    });
   }
 }
 
@@ -290,41 +290,36 @@ TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {
         InMemoryStore store;
         std::barrier all(size);
         std::atomic<bool> noticed = false;
-        std::vector<std::thread> threads;
-        for (int32_t r = 0; r < size; ++r) {
-          threads.push_back(StartThread("rank", [&, r] {
-            const Bytes input = TestInput(DataType::kFloat32, r, count, 1);
-            Bytes output(input.size());
-            auto backend = std::make_unique<HostBackend>(
-                std::make_unique<InProcessTransport>(network), HostBackendOptions(),
-                std::make_unique<NodeArena>(shared.memories));
-            ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, nodes), store,
-                                       Clock::Real().Now() + kGroupHangLimit),
-                      absl::OkStatus());
-            all.arrive_and_wait();
-            if (r == victim) {
-              backend.reset();
-              return all.arrive_and_wait();
-            }
-            BackendContext context{*backend, Rank{r}, size, all, [] {}};
-            CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
-            args.sequence = 1;
-            std::optional<absl::Status> result;
-            ASSERT_TRUE(
-                backend->Launch(args, [&](absl::Status status) { result = std::move(status); })
-                    .ok());
-            context.DriveUntil([&] { return result.has_value() || noticed.load(); });
-            if (result.has_value()) {
-              EXPECT_EQ(SuspectRank(*result), Rank{victim}) << *result;
-              noticed = true;
-            }
-            backend->Abort();
-            context.DriveUntil([&] { return result.has_value(); });
-            EXPECT_FALSE(result->ok());
-            all.arrive_and_wait();
-          }));
-        }
-        for (std::thread& thread : threads) thread.join();
+        RunRanks(size, [&](int32_t r) {
+          const Bytes input = TestInput(DataType::kFloat32, r, count, 1);
+          Bytes output(input.size());
+          auto backend = std::make_unique<HostBackend>(
+              std::make_unique<InProcessTransport>(network), HostBackendOptions(),
+              std::make_unique<NodeArena>(shared.memories));
+          ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, nodes), store,
+                                     Clock::Real().Now() + kGroupHangLimit),
+                    absl::OkStatus());
+          all.arrive_and_wait();
+          if (r == victim) {
+            backend.reset();
+            return all.arrive_and_wait();
+          }
+          BackendContext context{*backend, Rank{r}, size, all, [] {}};
+          CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
+          args.sequence = 1;
+          std::optional<absl::Status> result;
+          ASSERT_TRUE(
+              backend->Launch(args, [&](absl::Status status) { result = std::move(status); }).ok());
+          context.DriveUntil([&] { return result.has_value() || noticed.load(); });
+          if (result.has_value()) {
+            EXPECT_EQ(SuspectRank(*result), Rank{victim}) << *result;
+            noticed = true;
+          }
+          backend->Abort();
+          context.DriveUntil([&] { return result.has_value(); });
+          EXPECT_FALSE(result->ok());
+          all.arrive_and_wait();
+        });
         EXPECT_TRUE(noticed.load());
       }
     }
@@ -337,47 +332,43 @@ TEST(HostBackendBetweenNodes, ALaneOfTwoEndsAlone) {
   InProcessNetwork network(3);
   InMemoryStore store;
   std::barrier all(3);
-  std::vector<std::thread> threads;
-  for (int32_t r = 0; r < 3; ++r) {
-    threads.push_back(StartThread("rank", [&, r] {
-      auto backend = std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network));
-      ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, {{3, 1}}), store,
-                                 Clock::Real().Now() + kGroupHangLimit),
-                absl::OkStatus());
-      all.arrive_and_wait();
-      if (r == 1) {
-        backend.reset();
-        return all.arrive_and_wait();
-      }
-      all.arrive_and_wait();
-      BackendContext context{*backend, Rank{r}, 3, all, [] {}};
-      const auto broadcast = [&](ProcessSetId group, int32_t root, int64_t sequence) {
-        Bytes bytes(8, std::byte{static_cast<uint8_t>(r)});
-        CollectiveArgs args;
-        args.kind = CollectiveKind::kBroadcast;
-        args.lane = LaneId{ToInt(group)};
-        args.group = group;
-        args.sequence = sequence;
-        args.root = Rank{root};
-        args.output = absl::MakeSpan(bytes);
-        const absl::Status status = RunCollective(context, args);
-        if (status.ok()) EXPECT_EQ(bytes[0], std::byte{2});
-        return status;
-      };
-      ASSERT_EQ(backend->DefineGroup(kStay, {Rank{0}, Rank{2}}), absl::OkStatus());
-      if (r == 0) {
-        ASSERT_EQ(backend->DefineGroup(kOneLeft, {Rank{0}, Rank{1}}), absl::OkStatus());
-        for (int64_t sequence : {1, 2})
-          EXPECT_EQ(SuspectRank(broadcast(kOneLeft, 1, sequence)), Rank{1});
-      }
-      EXPECT_EQ(broadcast(kStay, 1, 1), absl::OkStatus());
-      if (r == 0) {
-        EXPECT_EQ(SuspectRank(broadcast(ProcessSetId{0}, 1, 1)), Rank{1});
-        EXPECT_EQ(SuspectRank(broadcast(kStay, 0, 2)), Rank{1});
-      }
-    }));
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRanks(3, [&](int32_t r) {
+    auto backend = std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network));
+    ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, {{3, 1}}), store,
+                               Clock::Real().Now() + kGroupHangLimit),
+              absl::OkStatus());
+    all.arrive_and_wait();
+    if (r == 1) {
+      backend.reset();
+      return all.arrive_and_wait();
+    }
+    all.arrive_and_wait();
+    BackendContext context{*backend, Rank{r}, 3, all, [] {}};
+    const auto broadcast = [&](ProcessSetId group, int32_t root, int64_t sequence) {
+      Bytes bytes(8, std::byte{static_cast<uint8_t>(r)});
+      CollectiveArgs args;
+      args.kind = CollectiveKind::kBroadcast;
+      args.lane = LaneId{ToInt(group)};
+      args.group = group;
+      args.sequence = sequence;
+      args.root = Rank{root};
+      args.output = absl::MakeSpan(bytes);
+      const absl::Status status = RunCollective(context, args);
+      if (status.ok()) EXPECT_EQ(bytes[0], std::byte{2});
+      return status;
+    };
+    ASSERT_EQ(backend->DefineGroup(kStay, {Rank{0}, Rank{2}}), absl::OkStatus());
+    if (r == 0) {
+      ASSERT_EQ(backend->DefineGroup(kOneLeft, {Rank{0}, Rank{1}}), absl::OkStatus());
+      for (int64_t sequence : {1, 2})
+        EXPECT_EQ(SuspectRank(broadcast(kOneLeft, 1, sequence)), Rank{1});
+    }
+    EXPECT_EQ(broadcast(kStay, 1, 1), absl::OkStatus());
+    if (r == 0) {
+      EXPECT_EQ(SuspectRank(broadcast(ProcessSetId{0}, 1, 1)), Rank{1});
+      EXPECT_EQ(SuspectRank(broadcast(kStay, 0, 2)), Rank{1});
+    }
+  });
 }
 
 }  // namespace

@@ -19,18 +19,24 @@ from coordd.torch.distributed._works import Native, Several, Work
 class Message(Native):
     """A send or a receive of a comm, which has no deadline of its own."""
 
-    def __init__(self, group: "PointToPoint", native: _native.Work, result: Any, behind: Optional[Callable[[], Any]] = None,
-                 source: int = -1):
+    def __init__(self, group: "PointToPoint", native: _native.Work, result: Any, tag: int, source: int = -1,
+                 destination: Optional[int] = None, behind: Optional[Callable[[], Any]] = None):
+        """`source` -1: any rank of the group. `destination`: of a send, None of a receive."""
         super().__init__(native, result, group._channel.timeout_s)
         self._group, self._behind, self.source = group, behind, source
+        self._tag, self._destination = tag, destination
         self._deadline = time.monotonic() + self._timeout_s
+
+    def _call(self) -> str:
+        if self._destination is not None:
+            return f"send of tag {self._tag} to rank {self._destination} of the group"
+        return f"receive of tag {self._tag} from " + (f"rank {self.source} of the group" if self.source >= 0 else "any rank")
 
     def _await(self) -> None:
         status = await_status(self._native, self._deadline)
         if status == DEADLINE_EXCEEDED and not self._native.done():
             raise dist.DistBackendError(  # type: ignore[attr-defined]
-                f"coordd: the timeout of {self._timeout_s:g} s is over: {self._native.name}: the other rank was not there "
-                "[DEADLINE_EXCEEDED]")
+                f"coordd: the timeout of {self._timeout_s:g} s is over: {self._call()}, which was not there [DEADLINE_EXCEEDED]")
         if status != 0:
             raise backend_error(status, self._timeout_s)
         if self.source < 0:
@@ -67,20 +73,20 @@ class PointToPoint(Calls):
         if self._is_simple(tensors, dst):
             native = self._channel.send(tensors[0], dst, tag)
             self._hold(native, tensors[0])
-            return self._note(Message(self, native, tensors, None, self._rank_))
+            return self._note(Message(self, native, tensors, tag, self._rank_, dst))
         tensor = dense(require_one("send", tensors).detach())
         self._require_rank("send", "destination", dst)
         if on_gpu("send", tensors):
             return self._begun("send", self._gpu.send(self._name("torch.p2p", self._rank_, dst, tag), tensor, dst, tensors))
         native = self._channel.send(tensor, dst, tag)
         self._hold(native, tensor)
-        return self._begun("send", Message(self, native, tensors, None, self._rank_))
+        return self._begun("send", Message(self, native, tensors, tag, self._rank_, dst))
 
     def recv(self, tensors: List[torch.Tensor], src: int, tag: int = 0):
         if self._is_simple(tensors, src):
             native = self._channel.receive(tensors[0], src, tag)
             self._hold(native, tensors[0])
-            return self._note(Message(self, native, tensors, None, src))
+            return self._note(Message(self, native, tensors, tag, src))
         target = require_one("recv", tensors).detach()
         self._require_rank("recv", "source", src)
         if on_gpu("recv", tensors):
@@ -97,7 +103,7 @@ class PointToPoint(Calls):
         own = dense(target)
         native = self._channel.receive(own, source, tag)
         self._hold(native, own)
-        return Message(self, native, tensors, None if own is target else lambda: write_back(own, target), source)
+        return Message(self, native, tensors, tag, source, None, None if own is target else lambda: write_back(own, target))
 
     def _begun(self, event: str, work: Work) -> Work:
         if profiling():
