@@ -279,5 +279,14 @@ coordd_status_t coordd_comm_receive_async(coordd_comm_t* comm, void* buffer, int
                                           coordd_work_t** work) {
   return StartMessage(comm, CollectiveKind::kReceive, buffer, count, dtype, source, tag, work);
 }
+coordd_status_t coordd_comm_withdraw(coordd_comm_t* comm, const coordd_work_t* receive) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (comm == nullptr) return coordd::NullArgument("comm");
+    if (receive == nullptr) return coordd::NullArgument("receive");
+    if (receive->InForkedChild()) return coordd::ForkedChild("the work");
+    comm->comm->Withdraw(*receive->work);
+    return absl::OkStatus();
+  });
+}
 
 }  // extern "C"

@@ -193,6 +193,13 @@ COORDD_API coordd_status_t coordd_comm_receive_async(coordd_comm_t* comm, void* 
                                                      int32_t source, int64_t tag,
                                                      coordd_work_t** work);
 
+/* For a receive of `comm` that its program waits for no longer: its timeout is over. When nothing
+ * has come for it, it ends with CANCELLED at once, and does not take a message that comes later;
+ * otherwise it ends as it would have: coordd_work_poll and coordd_work_wait tell. A send cannot be
+ * withdrawn: the message is there for whoever receives it. The work is to be released all the
+ * same. */
+COORDD_API coordd_status_t coordd_comm_withdraw(coordd_comm_t* comm, const coordd_work_t* receive);
+
 #ifdef __cplusplus
 }
 #endif

@@ -49,7 +49,8 @@
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
  * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
  * revision 21 the option settling_window_seconds; revision 22 coordd_comm_send_async and
- * coordd_comm_receive_async (comm.h).
+ * coordd_comm_receive_async; revision 23 coordd_comm_alltoallv; revision 24 coordd_comm_withdraw
+ * (comm.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -68,7 +69,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 23
+#define COORDD_ABI_VERSION 24
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

@@ -179,6 +179,11 @@ class Comm {
   Work ReceiveAsync(T* buffer, int64_t count, int source, int64_t tag = 0) {
     return TryReceiveAsync(buffer, count, source, tag).value();
   }
+  // The program waits for this receive of the comm no longer (coordd_comm_withdraw).
+  Expected<> TryWithdraw(const Work& receive) {
+    return internal::Check(coordd_comm_withdraw(handle_, receive.handle()));
+  }
+  void Withdraw(const Work& receive) { TryWithdraw(receive).value(); }
 
   coordd_comm_t* handle() const { return handle_; }
 

@@ -96,6 +96,10 @@ class Comm {
   // Worker::status.
   virtual absl::StatusOr<std::shared_ptr<Work>> Send(const CommMessage& message) = 0;
   virtual absl::StatusOr<std::shared_ptr<Work>> Receive(const CommMessage& message) = 0;
+  // A receive of this comm that its program waits for no longer. When nothing has come for it, its
+  // work ends with CANCELLED at once, so that it takes nothing that comes later; otherwise as it
+  // would have. A send is not withdrawn: it has been sent.
+  virtual void Withdraw(const Work& receive) = 0;
 };
 
 }  // namespace coordd

@@ -170,7 +170,7 @@ absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
   const absl::StatusOr<absl::Span<std::byte>> staging =
       arena_->AllocateStaging(NodeCollectiveRun::MaxStagingBytes(options_.node));
   if (!staging.ok()) {
-    lane->node->Release();  // at once: nothing has been said on it
+    CloseMappedLane(std::move(lane));
     return staging.status();
   }
   lane->staging = *staging;

@@ -19,7 +19,7 @@ BoardEntry* NodeBoard::Claim(LaneId lane) {
     if (directory_->lanes[i].load(std::memory_order_relaxed) != 0) continue;
     BoardEntry& entry = entries_[i];
     entry.finished.store(0, std::memory_order_relaxed);
-    entry.given_up.store(0, std::memory_order_relaxed);
+    entry.ending.store(0, std::memory_order_relaxed);
     for (BoardPost& post : entry.posts) post.step.store(0, std::memory_order_relaxed);
     directory_->lanes[i].store(ToInt(lane) + 1, std::memory_order_release);
     const int32_t used = directory_->used.load(std::memory_order_relaxed);

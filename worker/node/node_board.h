@@ -33,8 +33,7 @@ static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_
 // has read what it needs of the payloads before.
 struct alignas(64) BoardEntry {
   std::atomic<int64_t> finished;  // the last step that the member has read all it needs of
-  std::atomic<int32_t>
-      given_up;  // 1: the member says no further step, since a call of it has failed
+  std::atomic<int32_t> ending;    // not 0: the member says no further step (NodeLane::Ending)
   BoardPost posts[2];
   // The bell of a lane with a thread of its own. It is away from what is written: cores fetch lines
   // by pairs.

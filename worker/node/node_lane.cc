@@ -52,20 +52,27 @@ void NodeLane::ExpectPayload(int64_t size_bytes) const {
   if (place > 0) FetchToWrite(next.payload + place, size_bytes);
 }
 
-bool NodeLane::HasGivenUp(int32_t member) const {
+NodeLane::Ending NodeLane::EndingOf(int32_t member) const {
   const Member& m = members_[static_cast<size_t>(member)];
-  if (NodeBoard(m.memory.data()).left()) return true;
-  return m.entry != nullptr && m.entry->given_up.load(std::memory_order_acquire) != 0;
+  const NodeBoard board(m.memory.data());
+  if (board.left()) return Ending::kLeft;
+  const BoardEntry* const entry = board.Find(lane_);
+  if (entry != nullptr) return static_cast<Ending>(entry->ending.load(std::memory_order_acquire));
+  const bool had_one = m.entry != nullptr || bell_ == LaneBell::kOfLane;
+  return had_one ? Ending::kLeft : Ending::kNone;
 }
 
 bool NodeLane::Release() {
   if (own_entry_ == nullptr) return true;
+  const bool of_lane = bell_ == LaneBell::kOfLane;
+  if (of_lane) End(Ending::kLeft);
   for (Member& member : members_) {
     // A lane that never ran a collective has entries that nobody has looked for.
     if (member.entry == nullptr || member.entry == own_entry_) continue;
     // Who has given its own entry back is through; the entry may be another lane's by now.
     if (NodeBoard(member.memory.data()).Find(lane_) != member.entry) continue;
     if (member.entry->finished.load(std::memory_order_acquire) < step_) return false;
+    if (of_lane && member.entry->ending.load(std::memory_order_acquire) == 0) return false;
   }
   NodeBoard(memory(self_).data()).Free(lane_);
   own_entry_ = nullptr;

@@ -78,13 +78,16 @@ class NodeLane {
   // the others may be looking at, stays with them.
   void ExpectPayload(int64_t size_bytes) const;
 
+  // Why a member says no further step: a call of it has failed; it, or its rank, has left.
+  enum class Ending : int32_t { kNone = 0, kFailed, kLeft };
   // This member says no further step.
-  void GiveUp() { own_entry_->given_up.store(1, std::memory_order_release); }
-  // Whether the member says no further step: it has given up, or its rank has left the job.
-  bool HasGivenUp(int32_t member) const;
+  void GiveUp() { End(Ending::kFailed); }
+  // Of a lane with a bell of its own all members have had an entry.
+  Ending EndingOf(int32_t member) const;
 
   // Gives the entry of a lane on which nothing runs any more back, once nobody looks at it; returns
-  // whether that has happened. To be called again until it has.
+  // whether that has happened. To be called again until it has. Who shares a lane with a bell of
+  // its own may still call something, in vain, until it has left, too.
   bool Release();
 
   // The bell at which this member's thread may wait for the others.
@@ -99,6 +102,9 @@ class NodeLane {
 
   // Whether the member has an entry by now.
   bool Find(int32_t member);
+  void End(Ending ending) {
+    own_entry_->ending.store(static_cast<int32_t>(ending), std::memory_order_release);
+  }
 
   // Constant after construction.
   const LaneId lane_;

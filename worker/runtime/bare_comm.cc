@@ -55,4 +55,8 @@ absl::StatusOr<std::shared_ptr<Work>> BareComm::Receive(const CommMessage& messa
   return order_->execution().needs().plane->messages->Receive(std::move(made));
 }
 
+void BareComm::Withdraw(const Work& receive) {
+  if (!fork_guard_.InChild()) order_->execution().needs().plane->messages->Withdraw(receive);
+}
+
 }  // namespace coordd

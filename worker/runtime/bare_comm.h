@@ -42,6 +42,7 @@ class BareComm final : public Comm {
   }
   absl::StatusOr<std::shared_ptr<Work>> Send(const CommMessage& message) override;
   absl::StatusOr<std::shared_ptr<Work>> Receive(const CommMessage& message) override;
+  void Withdraw(const Work& receive) override;
 
  private:
   absl::StatusOr<PointToPoint::Message> MessageOf(absl::string_view what,

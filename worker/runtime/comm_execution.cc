@@ -164,7 +164,7 @@ absl::Status CommExecution::Accept(const CommCall& call) {
   COORDD_RETURN_IF_ERROR(CheckState());
   if (prepared_ != call) COORDD_RETURN_IF_ERROR(Prepare(call));
   ++args_.sequence;
-  scaled_ = false;
+  scaled_ = in_vain_ = false;
   deadline_ = late_at_ = absl::InfinitePast();
   return absl::OkStatus();
 }
@@ -236,8 +236,25 @@ template <typename Collective>
 bool CommExecution::IsInVain(const Collective& run) const {
   for (int32_t m = 0; m < size(); ++m)
     // In this order: it may have said its last step a moment ago.
-    if (needs_.mapped->node->HasGivenUp(m) && run.WaitsFor(m)) return true;
+    if (needs_.mapped->node->EndingOf(m) != NodeLane::Ending::kNone && run.WaitsFor(m)) return true;
   return false;
+}
+
+template <typename Collective>
+absl::Status CommExecution::Desertion(const Collective& run) {
+  const bool again = std::exchange(in_vain_, false);
+  for (int32_t m = 0; m < size(); ++m) {
+    const NodeLane::Ending ending = needs_.mapped->node->EndingOf(m);
+    if (ending == NodeLane::Ending::kNone || !run.WaitsFor(m)) continue;
+    in_vain_ = true;
+    if (!again) break;
+    return Named(absl::AbortedError(absl::StrCat(
+        Name(args_.kind), " number ", args_.sequence, ": rank ",
+        needs_.ranks[static_cast<size_t>(m)],
+        ending == NodeLane::Ending::kLeft ? " has left the comm, and calls this no more"
+                                          : " has given up: a call of this comm failed there")));
+  }
+  return absl::OkStatus();
 }
 
 template <typename Collective>
@@ -330,7 +347,10 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
     if (is_late) continue;  // somebody may have come while it slept
     if (late_at_ == absl::InfinitePast()) late_at_ = now + kLate;
     if (now >= late_at_) TellLateness(run);
-    if (now >= tell_at_) NoteWaiting(run, now);
+    if (now >= tell_at_) {
+      NoteWaiting(run, now);
+      if (!ended) COORDD_RETURN_IF_ERROR(Desertion(run));
+    }
     if (now >= until) return std::nullopt;
   }
 }

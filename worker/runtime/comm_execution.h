@@ -89,6 +89,9 @@ class CommExecution {
   // Whether the call waits for a member that says no more.
   template <typename Collective>
   bool IsInVain(const Collective& run) const;
+  // That of the first one that does so, when it is that for the second time; OK otherwise.
+  template <typename Collective>
+  absl::Status Desertion(const Collective& run);
   template <typename Collective>
   absl::Status Lateness(const Collective& run, absl::Duration waited) const;
   template <typename Collective>
@@ -120,6 +123,7 @@ class CommExecution {
   absl::Time called_at_;  // likewise
   absl::Time tell_at_;    // when to say anew for coordd whom it waits for; likewise
   absl::Time late_at_;    // when to tell whom it waits for; likewise; InfiniteFuture: has been told
+  bool in_vain_ = false;  // when it was looked last: coordd may say why
   absl::Status failure_;
   CommCalls::Account account_;
   std::array<std::shared_ptr<WorkerMetrics::Tally>, 32> tallies_;  // by kind; nullptr: none yet

@@ -160,6 +160,23 @@ absl::StatusOr<std::shared_ptr<Work>> PointToPoint::Receive(Message message) {
   return work;
 }
 
+void PointToPoint::Withdraw(const Work& receive) {
+  Effects effects;
+  {
+    MutexLock lock(&mu_);
+    const auto found =
+        std::find_if(receives_.begin(), receives_.end(),
+                     [&receive](const Open& one) { return one.work.get() == &receive; });
+    if (found == receives_.end()) return;
+    for (int32_t source : found->message.sources) --peers_[source].open;
+    effects.ended.push_back({std::move(*found),
+                             absl::CancelledError(absl::StrCat("withdrawn: ", receive.spec().name)),
+                             0});
+    receives_.erase(found);
+  }
+  Do(std::move(effects));
+}
+
 void PointToPoint::AddWaiting(std::vector<WaitingCall>& waiting) {
   const auto add = [&waiting](const Open& open, std::string call) {
     WaitingCall& one = waiting.emplace_back();

@@ -91,6 +91,11 @@ class PointToPoint {
   absl::StatusOr<std::shared_ptr<Work>> Send(Message message);
   absl::StatusOr<std::shared_ptr<Work>> Receive(Message message);
 
+  // A receive that its program waits for no longer ends with CANCELLED, so that it does not take
+  // what comes later. Nothing else is withdrawn: a receive that something has come for ends as it
+  // would have, and a send has been sent.
+  void Withdraw(const Work& receive);
+
   // Adds those that wait for the other rank; of each comm and peer the oldest one.
   void AddWaiting(std::vector<WaitingCall>& waiting);
   // The generation has ended: so does all that does not use its memory; what does ends when the

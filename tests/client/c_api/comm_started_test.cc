@@ -120,7 +120,7 @@ void TestMessages(Comm& comm) {
     for (coordd::Work& work : works) work.Wait();
     CHECK(other == Input(left, count));
   }
-  Floats wrong(1000), none(7);
+  Floats wrong(1000), none(7), in_vain(7);
   coordd::Work sent = comm.SendAsync(wrong.data(), 1000, right, 3);
   coordd::Work received = comm.ReceiveAsync(none.data(), 7, left, 3);
   CHECK(received.TryWait().code() == COORDD_INVALID_ARGUMENT);
@@ -129,6 +129,11 @@ void TestMessages(Comm& comm) {
   comm.SendAsync(none.data(), 7, right, 4).Wait();
   any.Wait();
   CHECK(any.Result().num_received_splits == 1 && any.Result().received_splits[0] == left);
+  coordd::Work given_up = comm.ReceiveAsync(in_vain.data(), 7, left, 5);
+  comm.Withdraw(given_up);
+  CHECK(given_up.TryWait().code() == COORDD_CANCELLED);
+  CHECK(coordd_comm_withdraw(nullptr, given_up.handle()) == COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_comm_withdraw(comm.handle(), nullptr) == COORDD_INVALID_ARGUMENT);
   CHECK(comm.TrySendAsync(none.data(), 7, rank, 4).code() == COORDD_INVALID_ARGUMENT);
   CHECK(comm.TryReceiveAsync<float>(nullptr, 7, left, 4).code() == COORDD_INVALID_ARGUMENT);
 }
@@ -219,6 +224,28 @@ void TestSlices(coordd::Worker& worker) {
   ending.join();
 }
 
+// Who waits for one that has freed its handle of the comm, or for whom a call of it has failed,
+// hears so long before the timeout.
+void TestDesertion(coordd::Worker& worker) {
+  const bool deserts = worker.rank() == worker.size() - 1;
+  const std::string who = "rank " + std::to_string(worker.size() - 1);
+  Comm left = worker.MakeComm("left"), failed = worker.MakeComm("failed");
+  Floats large(750000);
+  left.Barrier();
+  if (deserts) {
+    left = Comm();
+    // Roots that differ: of what is large one of the two learns of it from the call itself.
+    CHECK(failed.TryBroadcast(large.data(), 750000, worker.rank()).code() != COORDD_OK);
+  } else {
+    const coordd::Expected<> alone = left.TryBarrier();
+    CHECK(alone.code() == COORDD_ABORTED);
+    CHECK(alone.message().find("barrier number 2: " + who + " has left the comm") !=
+          std::string::npos);
+    CHECK(failed.TryBroadcast(large.data(), 750000, worker.rank()).code() != COORDD_OK);
+  }
+  worker.Barrier();
+}
+
 // Who leaves ends the generation, but not what it has done its part of, nor what does not need it.
 void TestLeaving(coordd::Worker& worker) {
   const int32_t others[] = {1, 2};
@@ -260,6 +287,7 @@ int main(int argc, char** argv) {
       TestCallbacks(comm);
     }
     TestSlices(worker);
+    if (worker.size() > 1 && maps) TestDesertion(worker);
     worker.Barrier();
     if (worker.size() == 3 && maps) TestLeaving(worker);
     worker.Shutdown(std::chrono::seconds(10));

@@ -309,6 +309,32 @@ def check_a_message_that_does_not_come_is_named_by_tag_and_rank():
     dist.barrier()
 
 
+def check_what_was_given_up_takes_no_later_message():
+    """Small and large ones, and those of a large scatter. What was sent comes, late or not."""
+    rank, size = ranks()
+    if size == 1:
+        return
+    for count in (1, 100_000):
+        group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+        if rank == 0:
+            late = torch.zeros(count)
+            refused(dist.DistBackendError, "the timeout of 1 s is over", lambda: dist.recv(late, 1, group=group, tag=9))
+            refused(dist.DistBackendError, "the timeout of 1 s is over",
+                    lambda: dist.scatter(torch.zeros(count * 1000), None, 1, group=group))
+            refused(dist.DistBackendError, "the timeout of 1 s is over", lambda: dist.send(torch.full((100_000,), 1.0), 1, group=group))
+        dist.barrier()
+        if rank == 0:
+            wanted = torch.zeros(count)
+            dist.recv(wanted, 1, tag=9, group=group)
+            equal(wanted, torch.full((count,), 7.0))
+            equal(late, torch.zeros(count))
+        elif rank == 1:
+            dist.send(torch.full((count,), 7.0), 0, tag=9, group=group)
+            sent = torch.zeros(100_000)
+            dist.recv(sent, 0, group=group)
+            equal(sent, torch.full((100_000,), 1.0))
+
+
 def check_who_comes_as_the_timeout_ends_is_late_by_name_or_in_time():
     rank, size = ranks()
     if size == 1:

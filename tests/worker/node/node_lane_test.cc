@@ -168,17 +168,39 @@ TEST(NodeLane, KnowsWhoSaysNoFurtherStep) {
   NodeLane first(kLane, memories.all(), 0), second(kLane, memories.all(), 1),
       third(kLane, memories.all(), 2);
   EXPECT_EQ(first.FirstBehind(0), -1);
-  EXPECT_FALSE(first.HasGivenUp(1) || first.HasGivenUp(2));
+  using Ending = NodeLane::Ending;
+  EXPECT_EQ(first.EndingOf(1), Ending::kNone);
+  EXPECT_EQ(first.EndingOf(2), Ending::kNone);
   second.GiveUp();
   memories.board(2).Leave();
-  EXPECT_TRUE(first.HasGivenUp(1) && first.HasGivenUp(2));
-  EXPECT_FALSE(second.HasGivenUp(0));
+  EXPECT_EQ(first.EndingOf(1), Ending::kFailed);
+  EXPECT_EQ(first.EndingOf(2), Ending::kLeft);
+  EXPECT_EQ(second.EndingOf(0), Ending::kNone);
   // The next lane at that place begins anew, where the rank has not left.
   memories.board(1).Free(kLane);
   NodeLane other(LaneId{8}, memories.all(), 0), others_second(LaneId{8}, memories.all(), 1);
   EXPECT_TRUE(other.HasReached(1, 0));
-  EXPECT_FALSE(other.HasGivenUp(1));
-  EXPECT_TRUE(other.HasGivenUp(2));
+  EXPECT_EQ(other.EndingOf(1), Ending::kNone);
+  EXPECT_EQ(other.EndingOf(2), Ending::kLeft);
+}
+
+// Of a lane that its members leave one by one, a member's place is nobody else's as long as another
+// member may look at it.
+TEST(NodeLane, AnEntryIsKeptUntilAllHaveLeft) {
+  const MappedMemories memories(2);
+  NodeLane first(kLane, memories.all(), 0, LaneBell::kOfLane),
+      second(kLane, memories.all(), 1, LaneBell::kOfLane);
+  EXPECT_EQ(first.FirstBehind(0), -1);
+  EXPECT_EQ(second.FirstBehind(0), -1);
+  EXPECT_FALSE(second.Release());
+  EXPECT_EQ(first.EndingOf(1), NodeLane::Ending::kLeft);
+  NodeLane next(LaneId{8}, memories.all(), 1, LaneBell::kOfLane);
+  next.Reach(1);
+  EXPECT_FALSE(first.HasReached(1, 1));
+  EXPECT_TRUE(first.Release());
+  EXPECT_TRUE(second.Release());
+  EXPECT_EQ(memories.board(0).Find(kLane), nullptr);
+  EXPECT_EQ(memories.board(1).Find(kLane), nullptr);
 }
 
 TEST(NodeLane, EveryStepWakesThoseWhoSleep) {

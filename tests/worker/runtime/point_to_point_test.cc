@@ -27,6 +27,7 @@
 namespace coordd {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -315,6 +316,75 @@ TEST_P(PointToPointTest, SendersAndReceiversOfDifferentSizesBothHearIt) {
       EXPECT_EQ(rank.Take(1000, 1), Numbers(1000, 3));
     } else {
       EXPECT_THAT(rank.SendAndWait(Numbers(1000, 3), 0), IsOk());
+    }
+  });
+}
+
+// --- messages that nobody waits for any longer
+
+const auto kIsWithdrawn = StatusIs(absl::StatusCode::kCancelled, HasSubstr("withdrawn: "));
+
+TEST_P(PointToPointTest, AWithdrawnReceiveTakesNothing) {
+  Run(2, [](MessageRank& rank) {
+    for (size_t count : kCounts) {
+      if (rank.rank() == 0) {
+        std::vector<int32_t> never(count, -1), anybody(count, -1);
+        const auto from_one = rank.Receive(never, 1, 3);
+        const auto from_any = rank.Receive(anybody, PointToPoint::kAnySource, 3);
+        ASSERT_TRUE(from_one.ok() && from_any.ok());
+        rank.messages().Withdraw(**from_one);
+        rank.messages().Withdraw(**from_any);
+        EXPECT_THAT(MessageRank::Await(from_one), kIsWithdrawn);
+        EXPECT_THAT(MessageRank::Await(from_any), kIsWithdrawn);
+        rank.messages().Withdraw(**from_one);  // ended
+        EXPECT_THAT(rank.SendAndWait({1}, 1), IsOk());
+        EXPECT_EQ(rank.Take(count, 1, 3), Numbers(count, 7));
+        EXPECT_THAT(never, Each(-1));
+        EXPECT_THAT(anybody, Each(-1));
+      } else {
+        EXPECT_THAT(rank.Take(1, 0), ElementsAre(1));
+        EXPECT_THAT(rank.SendAndWait(Numbers(count, 7), 0, 3), IsOk());
+      }
+    }
+  });
+}
+
+TEST_P(PointToPointTest, ASendIsNotWithdrawn) {
+  Run(2, [](MessageRank& rank) {
+    if (rank.rank() == 0) {
+      std::vector<int32_t> sent = Numbers(1000, 3);
+      const auto work = rank.Send(sent, 1);
+      ASSERT_THAT(work, IsOk());
+      rank.messages().Withdraw(**work);
+      EXPECT_THAT(MessageRank::Await(work), IsOk());
+    } else {
+      EXPECT_EQ(rank.Take(1000, 0), Numbers(1000, 3));
+    }
+  });
+}
+
+// Withdrawn while the message comes: whoever is first, the receive takes it whole or not at all.
+TEST_P(PointToPointTest, WithdrawalsMeetTheirMessages) {
+  Run(2, [](MessageRank& rank) {
+    for (int32_t turn = 0; turn < 200; ++turn) {
+      const auto count = static_cast<size_t>(turn % 2 == 0 ? 10 : 1000);
+      const std::vector<int32_t> sent = Numbers(count, turn);
+      if (rank.rank() == 1) {
+        EXPECT_THAT(rank.SendAndWait(sent, 0, turn), IsOk());
+        continue;
+      }
+      std::vector<int32_t> values(count);
+      const auto work = rank.Receive(values, 1, turn);
+      ASSERT_THAT(work, IsOk());
+      for (int32_t i = 0; i < turn % 7; ++i) std::this_thread::yield();
+      rank.messages().Withdraw(**work);
+      const absl::Status ended = MessageRank::Await(work);
+      if (ended.ok()) {
+        EXPECT_EQ(values, sent);
+      } else {
+        EXPECT_THAT(ended, kIsWithdrawn);
+        EXPECT_EQ(rank.Take(count, 1, turn), sent);
+      }
     }
   });
 }

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from coordd import _ends, _library, _native, _store
 from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _job
-from coordd.torch.distributed._comm import Comm, await_status
+from coordd.torch.distributed._comm import CANCELLED, DEADLINE_EXCEEDED, Comm, await_status
 from coordd.torch.distributed._errors import LOST, as_backend_error, backend_error
 from coordd.torch.distributed._ops import DTYPES
 
@@ -186,8 +186,18 @@ class Channel:
         count = tensor.numel() if dtype is not None else tensor.numel() * tensor.element_size()
         return self.comm.message(function, tensor.data_ptr(), count, _BYTES if dtype is None else dtype, peer, tag)
 
+    def await_message(self, message: _native.Work, deadline: float) -> int:
+        """What it has ended with, or DEADLINE_EXCEEDED; then a receive is withdrawn, and the caller keeps its memory until it is done. Can be
+        interrupted by Ctrl-C; it then goes on."""
+        status = await_status(message, deadline)
+        if status != DEADLINE_EXCEEDED or not self.comm.withdraw(message):
+            return status
+        status = await_status(message)  # it may have been there at the last moment
+        return DEADLINE_EXCEEDED if status == CANCELLED else status
+
     def await_messages(self, messages: Sequence[Tuple[_native.Work, torch.Tensor]]) -> None:
-        """Of a call that consists of them, each with its memory. Can be interrupted by Ctrl-C; they then go on."""
+        """Of a call that consists of them, each with its memory. When one fails the other receives are withdrawn. Can be interrupted by Ctrl-C;
+        they then go on."""
         end, at = time.monotonic() + self.timeout_s, 0
         try:
             while at < len(messages):
@@ -195,9 +205,10 @@ class Channel:
                 if status != 0:
                     raise backend_error(status, self.timeout_s)
                 at += 1
-        except BaseException:
+        except BaseException as error:
             for work, memory in messages[at:]:
-                _native.keep_until_done(work, memory)
+                if not isinstance(error, Exception) or not self.comm.withdraw(work):
+                    _native.keep_until_done(work, memory)
             raise
 
     def sender_of(self, received: _native.Work) -> int:

@@ -22,7 +22,7 @@ _CALLS: Dict[str, List[Any]] = {
     "barrier": []}
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 _SLICE = c_double(_SLICE_S)
-DEADLINE_EXCEEDED = _library.STATUS["DEADLINE_EXCEEDED"]
+CANCELLED, DEADLINE_EXCEEDED = _library.STATUS["CANCELLED"], _library.STATUS["DEADLINE_EXCEEDED"]
 
 
 def _declared():
@@ -42,6 +42,8 @@ def _declared():
     for name in ("send", "receive"):
         messages[name] = getattr(library.quick, f"coordd_comm_{name}_async")
         messages[name].argtypes = [c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int64, c_void_p]
+    messages["withdraw"] = library.quick.coordd_comm_withdraw
+    messages["withdraw"].argtypes = [c_void_p, c_void_p]
     return create, free, runs, starts, messages
 
 
@@ -157,6 +159,13 @@ class Comm:
         if status != 0:
             raise backend_error(status, self.timeout_s)
         return _native.Work((pointer.value,), "torch")
+
+    def withdraw(self, message: _native.Work) -> bool:
+        """Of one that is not waited for any longer. Whether it has ended: a receive with CANCELLED, unless it was there at the last
+        moment. Otherwise, and where it is a send, its memory is in use until it has. Thread-safe."""
+        if self._pointer.value is not None:  # otherwise the comm is over, and so is the message, soon
+            self._messages["withdraw"](self._pointer, message.pointers[0])
+        return message.done()
 
     def let_go(self) -> None:
         """Of what has ended and is kept. Thread-safe."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from coordd import _native
 from coordd.torch.distributed._calls import Calls, on_gpu, plain, profiling, require_one, write_back
-from coordd.torch.distributed._comm import DEADLINE_EXCEEDED, await_status
+from coordd.torch.distributed._comm import DEADLINE_EXCEEDED
 from coordd.torch.distributed._errors import backend_error
 from coordd.torch.distributed._ops import dense
 from coordd.torch.distributed._works import Native, Several, Work
@@ -33,8 +33,8 @@ class Message(Native):
         return f"receive of tag {self._tag} from " + (f"rank {self.source} of the group" if self.source >= 0 else "any rank")
 
     def _await(self) -> None:
-        status = await_status(self._native, self._deadline)
-        if status == DEADLINE_EXCEEDED and not self._native.done():
+        status = self._group._channel.await_message(self._native, self._deadline)
+        if status == DEADLINE_EXCEEDED:
             raise dist.DistBackendError(  # type: ignore[attr-defined]
                 f"coordd: the timeout of {self._timeout_s:g} s is over: {self._call()}, which was not there [DEADLINE_EXCEEDED]")
         if status != 0:
