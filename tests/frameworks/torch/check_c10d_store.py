@@ -121,7 +121,8 @@ def check_one_step_of_compare_set():
         before = parts_of_values(own)
         assert own.compare_set(key, "not this", bytes(300000)) == large and parts_of_values(own) == before
     dist.barrier()
-    refused(ValueError, "at most 65536 can be compared", lambda: own.compare_set(key, large, "x"))
+    assert own.compare_set(key, large[:-1], "x") == large and own.compare_set(f"no {key}", large, "x") == large
+    assert own.compare_set(key, large, "x") == b"x" and own.compare_set(key, large, "y") == b"x"
     dist.barrier()
     winners = [None] * size
     dist.all_gather_object(winners, own.compare_set("owner", "", f"rank {rank}") == f"rank {rank}".encode())
@@ -138,12 +139,26 @@ def check_appending_and_deleting():
     own.append(key, "ab")
     own.append(key, "cd")
     assert own.get(key) == b"abcd"
-    refused(RuntimeError, "expected at most 65536", lambda: own.append(key, bytes(64 * 1024)))
-    own.set(f"large/{rank}", bytes(200000))
-    refused(RuntimeError, "nothing can be appended", lambda: own.append(f"large/{rank}", "x"))
+    dist.barrier()
+    parts = parts_of_values(own)
+    dist.barrier()
+    for grown in (64 * 1024 - 4, 1, 200000):
+        own.append(key, bytes(grown))
+    assert own.get(key) == b"abcd" + bytes(64 * 1024 - 3 + 200000)
+    own.append(f"large/{rank}", bytes(200000))
     assert own.get(f"large/{rank}") == bytes(200000) and own.delete_key(f"large/{rank}")
+    for _ in range(20):  # all at once, from below 64 KiB to far above
+        own.append("of all", bytes([rank]) * 5000)
+    dist.barrier()
+    whole = own.get("of all")
+    assert [whole.count(bytes([one])) for one in range(size)] == [100000] * size
+    assert all(len(set(whole[at:at + 5000])) == 1 for at in range(0, len(whole), 5000))
+    dist.barrier()
+    if rank == 0:
+        own.delete_key("of all")
     assert own.delete_key(key) and not own.delete_key(key) and not own.check([key])
     dist.barrier()
+    assert parts_of_values(own) == parts
     before = own.num_keys()
     dist.barrier()
     own.set(f"counted/{rank}", bytes(200000))  # whose parts are no keys of their own

@@ -18,7 +18,8 @@ from coordd import _library, _native
 from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _bootstrap, _errors
 
-_DEADLINE_EXCEEDED, _NOT_FOUND, _OUT_OF_RANGE = (_library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE"))
+_DEADLINE_EXCEEDED, _INVALID_ARGUMENT, _NOT_FOUND, _OUT_OF_RANGE = (
+    _library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"))
 _MAX_KEY_BYTES, _MAX_VALUE_BYTES = 248, 64 * 1024
 _PART = b"\0coordd value in parts "
 _PREFIX = b"torch/"  # of keys; of the n-th store of a process b"torch-n/"
@@ -53,17 +54,20 @@ def _part_key(name: str, index: int) -> bytes:
 
 
 def _parts_of(value: bytes) -> List[bytes]:
-    name, count = value[len(_PART):].decode().split()
+    name, count = value[len(_PART):].partition(b"\n")[0].decode().split()
     return [_part_key(name, index) for index in range(int(count))]
+
+
+def _appended_to(value: bytes) -> bytes:
+    """What stands behind the parts."""
+    return value.partition(b"\n")[2]
 
 
 _alive: "List[Store]" = []  # torch's C++ does not keep the Python half
 
 
 class Store(dist.Store):  # type: ignore[name-defined]
-    """Values of any size under keys of any length, for the members of a job. Thread-safe.
-
-    compare_set() compares values of at most 64 KiB, and append() makes none that is larger."""
+    """Values of any size under keys of any length, for the members of a job. Thread-safe."""
 
     def __init__(self, worker: _native.Worker, timeout: timedelta = _DEFAULT, prefix: bytes = _PREFIX):
         super().__init__()
@@ -143,7 +147,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         count = -(-len(value) // _MAX_VALUE_BYTES)
         for index in range(count):
             self._put(key, _part_key(name, index), value[index * _MAX_VALUE_BYTES:(index + 1) * _MAX_VALUE_BYTES])
-        return _PART + f"{name} {count}".encode()
+        return _PART + f"{name} {count}\n".encode()
 
     def _whole(self, key: str, value: bytes) -> bytes:
         """The value of what stands under the key; of what has come since, if its parts have been deleted for that."""
@@ -151,7 +155,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         while value.startswith(_PART):
             parts = self._parts(key, value)
             if parts is not None:
-                return b"".join(parts)
+                return b"".join([*parts, _appended_to(value)])
             now = self._now(key)
             if now is None or (now == value and time.monotonic() > end):
                 raise _StoreError(f"coordd: key {key!r}: its value was deleted while it was read")
@@ -226,23 +230,36 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return total.value
 
     def append(self, key, value):
-        value = _bytes(value)
-        if value.startswith(_PART):
-            raise ValueError(f"append to the key {key!r}: found bytes that begin as coordd's own {_PART!r}, which only set() can store")
-        before = self._now(key)
-        if before is not None and before.startswith(_PART):
-            raise _StoreError(f"coordd: key {key!r}: its value has more than {_MAX_VALUE_BYTES} bytes, nothing can be appended to it")
-        if self._append_to(self._worker.pointer, self._wire(key), value, len(value), None, self.timeout.total_seconds()) != 0:
-            raise self._failed(key)
+        value, wire = _bytes(value), self._wire(key)
+        if len(value) <= _MAX_VALUE_BYTES and not value.startswith(_PART):
+            status = self._append_to(self._worker.pointer, wire, value, len(value), None, self.timeout.total_seconds())
+            if status == 0:
+                return
+            if status != _INVALID_ARGUMENT:  # both together have more bytes than coordd keeps
+                raise self._failed(key)
+        end = time.monotonic() + self.timeout.total_seconds()
+        while time.monotonic() < end:
+            before = self._now(key)
+            stored = self._in_parts(key, self._whole(key, before or b"") + value)
+            if self._swap(key, wire, before, stored) == stored:
+                return self._forget_parts(key, before or b"")
+            self._forget_parts(key, stored)
+        raise _StoreError(f"coordd: key {key!r}: others have changed it for {self.timeout.total_seconds():g} s, nothing was appended")
 
     def compare_set(self, key, expected_value, desired_value):
         expected, desired = _bytes(expected_value), _bytes(desired_value)
-        if len(expected) > _MAX_VALUE_BYTES:
-            raise ValueError(f"compare_set of the key {key!r}: the expected value has {len(expected)} bytes, at most {_MAX_VALUE_BYTES} "
-                             "can be compared")
-        wire, stored = self._wire(key), self._in_parts(key, desired)
         # As torch's stores have it: an empty value is expected of a key that is missing, too.
-        for wanted in ([None, b""] if not expected else [expected]):
+        accepted: List[Optional[bytes]] = [expected] if expected else [None, b""]
+        if len(expected) > _MAX_VALUE_BYTES or expected.startswith(_PART):
+            found = self._now(key)
+            if found is None:
+                return expected
+            whole = self._whole(key, found)
+            if whole != expected:
+                return whole
+            accepted = [found]
+        wire, stored = self._wire(key), self._in_parts(key, desired)
+        for wanted in accepted:
             now = self._swap(key, wire, wanted, stored)
             if now is None:
                 self._forget_parts(key, stored)
