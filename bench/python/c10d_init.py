@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -32,9 +33,11 @@ dist.destroy_process_group()
 """
 
 
-def seconds(backend, ranks):
-    """From the start, and from the last import, to the last result."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.path.join(ROOT, "client", "python"))
+def seconds(backend, ranks, compiled):
+    """From the start, and from the last import, to the last result. `compiled`: a folder for what Python compiles, as pip does when it
+    installs torch and coordd."""
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.path.join(ROOT, "client", "python"), PYTHONPYCACHEPREFIX=compiled)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("COORDD_LIBRARY", os.path.join(ROOT, "build", "lib", "libcoordd.so"))
     began = time.monotonic()
     run = subprocess.run([os.path.join(ROOT, "build", "bin", "coordrun"), "-np", str(ranks), "--", sys.executable, "-c", PROGRAM, backend],
@@ -51,9 +54,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     taken = {"coordd": [], "gloo": []}
-    for _ in range(options.rounds):
-        for backend, values in taken.items():
-            values.append(seconds(backend, options.ranks))
+    with tempfile.TemporaryDirectory() as compiled:
+        for backend in taken:
+            seconds(backend, 1, compiled)
+        for _ in range(options.rounds):
+            for backend, values in taken.items():
+                values.append(seconds(backend, options.ranks, compiled))
     middle = {backend: [statistics.median(column) for column in zip(*values)] for backend, values in taken.items()}
     print(f"{options.ranks} ranks, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, medians of {options.rounds}")
     for index, what in enumerate(("from the start of coordrun", "from the last import")):
