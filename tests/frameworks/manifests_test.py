@@ -1,5 +1,8 @@
 """The manifests of deploy/kubernetes against the schemas of Kubernetes, of Kubeflow's Trainer and JobSet, of cert-manager and of the
-Prometheus Operator, all from PyPI: skipped where they are not, run by tools/test-frameworks --kubernetes."""
+Prometheus Operator, all from PyPI: skipped where they are not, run by tools/test-frameworks --kubernetes.
+
+PyPI has none of LeaderWorkerSet and Volcano: of these the pods are looked at, and all of it with COORDD_TEST_CRDS, a folder with their
+CustomResourceDefinitions (in their repositories below config/crd)."""
 
 import os
 import subprocess
@@ -7,6 +10,7 @@ import sys
 import unittest
 
 try:
+    import jsonschema
     import kubernetes_validate
     import yaml
     from cloudcoil.models.cert_manager import v1 as cert_manager
@@ -24,6 +28,9 @@ MODELS = {"JobSet": models.JobsetV1alpha2JobSet, "TrainJob": models.TrainerV1alp
 # Others are pydantic's.
 CUSTOM = {"Issuer": cert_manager.Issuer, "Certificate": cert_manager.Certificate, "PodMonitor": operator.PodMonitor,
           "ScrapeConfig": operator_alpha.ScrapeConfig}
+# What the definition of a custom resource judges, and where its pods are.
+DEFINED = {"leaderworkerset.x-k8s.io/v1": lambda spec: [spec["leaderWorkerTemplate"]["workerTemplate"]],
+           "batch.volcano.sh/v1alpha1": lambda spec: [task["template"] for task in spec["tasks"]]}
 # kustomize judges its own files, below.
 WITHOUT_A_SCHEMA = {"Kustomization"}
 
@@ -53,21 +60,58 @@ def understood(document):
     return CUSTOM[document["kind"]].model_validate(document).model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
+def definitions():
+    """Schemas by group and version."""
+    folder, found = os.environ.get("COORDD_TEST_CRDS", ""), {}
+    for name in sorted(os.listdir(folder)) if folder else []:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            spec = yaml.safe_load(file)["spec"]
+        for version in spec["versions"]:
+            found[f"{spec['group']}/{version['name']}"] = closed(version["schema"]["openAPIV3Schema"])
+    return found
+
+
+def closed(schema):
+    """The same where no field may be there that it does not name; Kubernetes would drop it."""
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: {name: closed(value) for name, value in inner.items()} if key == "properties" else closed(inner)
+              for key, inner in schema.items()}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        schema.setdefault("additionalProperties", False)
+    if schema.pop("x-kubernetes-int-or-string", False):
+        schema.pop("format", None)
+    return schema
+
+
+def check_defined(document, schemas):
+    for template in DEFINED[document["apiVersion"]](document["spec"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", **template.get("metadata", {})}, "spec": template["spec"]}
+        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+    if document["apiVersion"] in schemas:
+        schema = schemas[document["apiVersion"]]
+        schema["properties"]["metadata"] = {"type": "object"}
+        jsonschema.validate(document, schema)
+
+
 class Manifests(unittest.TestCase):
     def test_each_document_fits_its_schema(self):
-        kinds = set()
+        kinds, schemas = set(), definitions()
         for name, document in documents():
             kind = document["kind"]
             kinds.add(kind)
             with self.subTest(f"{name}: {kind}"):
-                if kind in MODELS:
+                if document.get("apiVersion") in DEFINED:
+                    kinds.add(document["apiVersion"])
+                    check_defined(document, schemas)
+                elif kind in MODELS:
                     model = MODELS[kind].from_dict(document)
                     self.assertEqual(list(lost(document, model.to_dict())), [])
                 elif kind in CUSTOM:
                     self.assertEqual(list(lost(document, understood(document))), [])
                 elif kind not in WITHOUT_A_SCHEMA:
                     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
-        self.assertLessEqual({"StatefulSet", "Job", "NetworkPolicy", *MODELS, *CUSTOM}, kinds)
+        self.assertLessEqual({"StatefulSet", "Job", "NetworkPolicy", *MODELS, *CUSTOM, *DEFINED}, kinds)
 
     def test_a_wrong_field_is_found(self):
         for _, document in documents():
