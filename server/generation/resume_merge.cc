@@ -16,6 +16,12 @@ namespace {
 // A bound of ids and positions that no job reaches, so that nothing overflows.
 constexpr int64_t kMaxNumber = int64_t{1} << 60;
 constexpr int32_t kMaxProcessSet = kProcessSetNumbers - 1;
+// Messages times those who are told them again, in all or for each rank where that is more. Without
+// a bound a few hundred kilobytes of a report, and members that have heard nothing, became
+// gigabytes. In a plan of many batches so many count as a message.
+constexpr int64_t kMissedMax = 1 << 18;
+constexpr int64_t kMissedOfOne = 8;
+constexpr int64_t kBatchesOfOne = 16;
 
 // Assembles a ResumedGeneration step by step.
 class Merge {
@@ -33,7 +39,7 @@ class Merge {
     COORDD_RETURN_IF_ERROR(TakeSets());
     COORDD_RETURN_IF_ERROR(TakeHeard());
     COORDD_RETURN_IF_ERROR(CheckForgotten());
-    FindMissed();
+    COORDD_RETURN_IF_ERROR(FindMissed());
     COORDD_RETURN_IF_ERROR(FindLaunched());
     COORDD_RETURN_IF_ERROR(TakeSchedules());
     return std::move(result_);
@@ -192,21 +198,32 @@ class Merge {
     return is_told || (!set.listed && position > 0 && position >= set.added_at);
   }
 
-  absl::Status CheckForgotten() const {
+  absl::Status CheckForgotten() {
     for (int32_t rank = 0; rank < size_; ++rank) {
       for (const v1::ForgottenMessages& forgotten : Report(rank).forgotten()) {
         const auto set = sets_.find(ProcessSetId{forgotten.process_set()});
         if (set == sets_.end()) continue;
-        for (Rank member : set->second.ranks) {
-          if (reports_[static_cast<size_t>(member.value)].position >= forgotten.position())
-            continue;
-          return absl::FailedPreconditionError(absl::StrCat("rank ", ToInt(member),
-                                                            " had not received what rank ", rank,
-                                                            " has executed and forgotten since"));
-        }
+        const Rank last = ByPosition(set->first).front();
+        if (PositionOf(last) >= forgotten.position()) continue;
+        return absl::FailedPreconditionError(absl::StrCat("rank ", ToInt(last),
+                                                          " had not received what rank ", rank,
+                                                          " has executed and forgotten since"));
       }
     }
     return absl::OkStatus();
+  }
+
+  int64_t PositionOf(Rank rank) const { return reports_[static_cast<size_t>(rank.value)].position; }
+
+  // The members of a set, from the one on that has heard least: who looks for those who lack
+  // something passes by nobody else.
+  const std::vector<Rank>& ByPosition(ProcessSetId id) {
+    const auto [found, is_new] = by_position_.try_emplace(id);
+    if (!is_new) return found->second;
+    found->second = sets_.at(id).ranks;
+    std::stable_sort(found->second.begin(), found->second.end(),
+                     [this](Rank a, Rank b) { return PositionOf(a) < PositionOf(b); });
+    return found->second;
   }
 
   // It may have heard of a removal before others, at another position.
@@ -216,12 +233,23 @@ class Merge {
            change.request() <= reports_[rank].rest.answered_requests();
   }
 
-  void FindMissed() {
+  absl::Status FindMissed() {
     result_.missed.resize(reports_.size());
+    int64_t left = std::max<int64_t>(kMissedMax, kMissedOfOne * size_);
     for (const auto& [position, heard] : heard_) {
-      for (Rank member : sets_.at(heard.to).ranks) {
+      const int64_t cost = 1 + heard.message->plan().batches_size() / kBatchesOfOne;
+      for (Rank member : ByPosition(heard.to)) {
         const size_t index = static_cast<size_t>(member.value);
-        if (reports_[index].position >= position || HasAnswerOf(index, *heard.message)) continue;
+        if (PositionOf(member) >= position) break;
+        left -= cost;
+        if (left < 0) {
+          return absl::ResourceExhaustedError(
+              absl::StrCat("what ranks have not received that others have is more than coordd "
+                           "tells again: rank ",
+                           ToInt(member), " has acted on messages up to ", PositionOf(member),
+                           ", rank ", heard.rank, " on the one of ", position));
+        }
+        if (HasAnswerOf(index, *heard.message)) continue;
         result_.missed[index].push_back(heard.message);
         if (!heard.message->has_process_set_change()) continue;
         // All had asked, so it answers this one and all before it.
@@ -229,6 +257,7 @@ class Merge {
                                                     heard.message->process_set_change().request());
       }
     }
+    return absl::OkStatus();
   }
 
   // Each member has launched, or lacks, every batch up to the same one.
@@ -322,6 +351,7 @@ class Merge {
   std::map<ProcessSetId, KnownSet> sets_;
   std::map<ProcessSetId, End> ends_;
   std::map<int64_t, Heard> heard_;  // by position
+  std::map<ProcessSetId, std::vector<Rank>> by_position_;
   ResumedGeneration result_;
 };
 

@@ -33,6 +33,9 @@ struct MemberReport {
   int64_t bytes = 0;               // of memory, without `heard`
 };
 
+// By rank: what others have heard and it has not, in order.
+using MissedMessages = std::vector<std::vector<std::shared_ptr<const v1::CoordinatorMessage>>>;
+
 struct ResumedGeneration {
   struct Set {
     ProcessSetId id;
@@ -60,13 +63,12 @@ struct ResumedGeneration {
   int64_t last_schedule = 0;
   std::vector<int64_t> answered_requests;  // by rank, once it has heard what it lacks
   std::vector<Removal> removals;           // to be answered anew
-  // By rank: what others have heard and it has not, in order.
-  std::vector<std::vector<std::shared_ptr<const v1::CoordinatorMessage>>> missed;
+  MissedMessages missed;
 };
 
 // A pure function of the reports, by rank, with what they say was heard. INTERNAL: they contradict
 // each other; names both ranks. FAILED_PRECONDITION: what one lacks, those who had heard it have
-// forgotten.
+// forgotten. RESOURCE_EXHAUSTED: too much would have to be told to too many again.
 //
 // Why this is all that has to be known. coordd says what concerns several ranks (a plan, a process
 // set, a schedule) under a position, and each rank hears what is said to it in the order of

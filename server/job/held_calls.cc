@@ -1,5 +1,7 @@
 #include "server/job/held_calls.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/counted.h"
 
@@ -23,6 +25,13 @@ void HeldCalls::Cancel(CallId call) {
   if (held == calls_.end()) return;
   bytes_ -= static_cast<int64_t>(BytesOf(held->second.request));
   calls_.erase(held);
+}
+
+StoreCall HeldCalls::TakeFirst() {
+  StoreCall call = std::move(calls_.begin()->second);
+  bytes_ -= static_cast<int64_t>(BytesOf(call.request));
+  calls_.erase(calls_.begin());
+  return call;
 }
 
 }  // namespace coordd

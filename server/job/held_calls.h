@@ -22,6 +22,7 @@ class HeldCalls {
   // RESOURCE_EXHAUSTED: there are too many, or they are too large.
   absl::Status Hold(absl::string_view job, const StoreCall& call);
   void Cancel(CallId call);
+  StoreCall TakeFirst();  // REQUIRES: there is one
   const std::map<CallId, StoreCall>& calls() const { return calls_; }
 
  private:

@@ -156,7 +156,6 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   }
   news_.Changed();
   NoteGone(turn);
-  WatchStore(turn);
 }
 
 void JobState::Expel(SessionId session, v1::DepartureCause cause, const std::string& detail,
@@ -191,7 +190,7 @@ void JobState::NoteGone(const Turn& turn) {
   const std::string over = absl::StrCat("job ", messages_.name(), " has ended");
   trace_.OnAllGone(over, turn);  // a job that has ended may be forgotten at any time
   turn.Bury(kv_.Clear(absl::NotFoundError(over), turn.effects));
-  store_return_.Abandon();
+  turn.Bury(store_return_.Abandon());
   news_.Forget();
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
   PersistEnd(turn.effects);
@@ -454,7 +453,6 @@ void JobState::ConcludeReturn(const Turn& turn) {
   }
   rendezvous_.Resume(by_rank, turn.now);
   const ResumeBeginning beginning = return_.GoOn(*whole, generation_->state(), turn.effects);
-  WatchStore(turn);
   desk_.TellReturned(Dismisser(turn), turn);
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
@@ -465,10 +463,14 @@ void JobState::ConcludeReturn(const Turn& turn) {
 }
 
 // Whatever has become of the generation: those who are back have said what they have of the store.
+// It may be a million keys: each turn takes some of them.
 void JobState::WatchStore(const Turn& turn) {
-  if (!store_return_.under_way() || return_.under_way()) return;
+  if (!kv_.awaits() || return_.under_way()) return;
   const auto is_there = [this](SessionId session) { return Has(session); };
-  if (store_return_.Complete(is_there)) kv_.Restore(store_return_.End(is_there), turn);
+  if (store_return_.under_way() && store_return_.Complete(is_there)) store_return_.End(is_there);
+  if (store_return_.under_way()) return;
+  kv_.Restore(store_return_.Take(), turn);
+  if (!store_return_.ending()) kv_.GoOn(turn);
 }
 
 // The generation ends as at any loss, for those who are back.
@@ -483,8 +485,7 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
          turn.effects);
     rendezvous_.StopAwaiting(turn.now);
     news_.Changed();
-    NoteGone(turn);
-    return WatchStore(turn);
+    return NoteGone(turn);
   }
   rendezvous_.Resume(present.sessions, turn.now);
   // Each of those who are back has said a part of the sets, perhaps.
@@ -494,7 +495,6 @@ void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
   for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
   EndGeneration(failure.damage, failure.reason, turn);
   desk_.TellReturned(Dismisser(turn), turn);
-  WatchStore(turn);
 }
 
 }  // namespace coordd

@@ -99,14 +99,25 @@ void JobMessages::Sets(const std::vector<SessionId>& to, const Inheritance& inhe
   }
 }
 
-void JobMessages::Missed(SessionId to,
-                         const std::vector<std::shared_ptr<const v1::CoordinatorMessage>>& missed,
+void JobMessages::Missed(const std::vector<SessionId>& by_rank, const MissedMessages& missed,
                          Effects& effects) const {
-  for (const auto& one : missed) {
-    auto message = std::make_shared<v1::CoordinatorMessage>(*one);
+  struct Lacking {
+    const v1::CoordinatorMessage* message = nullptr;
+    std::vector<SessionId> who = {};
+  };
+  std::map<int64_t, Lacking> by_position;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (const auto& one : missed[rank]) {
+      Lacking& lacking = by_position[one->position()];
+      lacking.message = one.get();
+      lacking.who.push_back(by_rank[rank]);
+    }
+  }
+  for (auto& [position, lacking] : by_position) {
+    auto message = std::make_shared<v1::CoordinatorMessage>(*lacking.message);
     message->set_epoch(ToInt(epoch_));
     message->set_generation(ToInt(rendezvous_.generation()));
-    effects.outgoing.push_back(Deliver{{to}, std::move(message)});
+    effects.outgoing.push_back(Deliver{std::move(lacking.who), std::move(message)});
   }
 }
 

@@ -58,10 +58,11 @@ class JobMessages {
   void Membership(SessionId to, const Place& place, const Topology& topology,
                   const Inheritance& inherited, int64_t slots, Effects& effects) const;
   void Sets(const std::vector<SessionId>& to, const Inheritance& inherited, Effects& effects) const;
-  // Behind what was said before to others: a generation that goes on. `state`: restored.
-  void Missed(SessionId to,
-              const std::vector<std::shared_ptr<const v1::CoordinatorMessage>>& missed,
+  // What was said before to others, once to all who lack it: a generation that goes on. Each hears
+  // it in order.
+  void Missed(const std::vector<SessionId>& by_rank, const MissedMessages& missed,
               Effects& effects) const;
+  // Behind it. `state`: restored.
   void Resumed(SessionId to, const ResumedGeneration& resumed, const GenerationState& state,
                Effects& effects) const;
 

@@ -291,8 +291,11 @@ ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const GenerationState&
                            state.identity().slots, effects);
       messages_.Sets({session}, inherited, effects);
     }
-    messages_.Missed(session, whole.resumed.missed[rank], effects);
-    if (!is_new) messages_.Resumed(session, whole.resumed, state, effects);
+  }
+  messages_.Missed(by_rank, whole.resumed.missed, effects);
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (!back.is_new(Rank{static_cast<int32_t>(rank)}))
+      messages_.Resumed(by_rank[rank], whole.resumed, state, effects);
   }
   return back.beginning();
 }

@@ -75,10 +75,8 @@ absl::Status JobState::CheckConsistency() const { return coordd::CheckConsistenc
 void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn) {
   Worker& worker = workers_.at(session);
   worker.last_heard = turn.now;
-  const bool brings = message.has_resume_report() && store_return_.under_way();
-  if (brings) store_return_.Report(session, message.resume_report());
+  if (message.has_resume_report()) store_return_.Report(session, message.resume_report());
   Take(session, worker, message, turn);
-  if (brings) WatchStore(turn);
 }
 
 void JobState::Take(SessionId session, Worker& worker, const v1::WorkerMessage& message,
@@ -407,6 +405,7 @@ void JobState::Tick(const Turn& turn) {
     trace_.EndEarly("the program has stopped repeating its steps", turn);
   trace_.Tick(turn);
   if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
+  WatchStore(turn);
   WatchReforming(turn);
   Propose(turn);
   news_.Tell(
@@ -417,6 +416,7 @@ void JobState::Tick(const Turn& turn) {
 }
 
 absl::Time JobState::NextDeadline() const {
+  if (kv_.awaits() && !store_return_.under_way()) return absl::InfinitePast();
   absl::Time next = rendezvous_.NextDeadline();
   if (rendezvous_.phase() == RendezvousPhase::kGathering)
     next = std::max(next, desk_.NextLeaving());
@@ -463,7 +463,7 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   trace_.Fail(stopping, turn.effects);
   desk_.Fail(turn.effects);
   turn.Bury(kv_.Clear(stopping, turn.effects));
-  store_return_.Abandon();
+  turn.Bury(store_return_.Abandon());
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.
     const bool waits = worker.generation == Generation{0};

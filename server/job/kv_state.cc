@@ -16,6 +16,8 @@ namespace {
 constexpr absl::string_view kGenerationScope = "gen/";
 // Of what is deleted together.
 constexpr int64_t kFreedAtOnce = 256;
+// Of keys that the calls which have waited ask for: a few milliseconds.
+constexpr int64_t kHeldInTurn = 4096;
 
 int64_t CostOf(const KeyTable::Sum& sum) { return sum.bytes + sum.keys * kKeyBytes; }
 
@@ -131,8 +133,18 @@ void KvState::Restore(std::map<std::string, std::string> values, const Turn& tur
     if (!CheckKey(key).ok() || !Store::CheckValue(key, value.size()).ok()) continue;
     if (CheckRoom(key, value.size()).ok()) Put(key, std::move(value), turn.effects);
   }
-  const HeldCalls held = *std::exchange(held_, std::nullopt);
-  for (const auto& [id, call] : held.calls()) CarryOut(call, turn);
+}
+
+void KvState::GoOn(const Turn& turn) {
+  if (!awaits()) return;
+  int64_t done = 0;
+  while (!held_->calls().empty() && done < kHeldInTurn) {
+    const StoreCall call = held_->TakeFirst();
+    const auto* const look = std::get_if<StoreLook>(&call.request);
+    done += look == nullptr ? 1 : 1 + static_cast<int64_t>(look->keys.size());
+    CarryOut(call, turn);
+  }
+  if (held_->calls().empty()) held_.reset();
 }
 
 void KvState::Cancel(CallId call) {

@@ -47,9 +47,12 @@ class KvState {
   // empty.
   void Await() { held_.emplace(bounds_.held); }
   bool awaits() const { return held_.has_value(); }
-  // What the members have brought, but for keys of other generations and what there is no room for;
-  // then the calls that wait are carried out. Nothing, unless it awaits that.
+  // Some of what the members have brought, but for keys of other generations and what there is no
+  // room for. Nothing, unless it awaits that.
   void Restore(std::map<std::string, std::string> values, const Turn& turn);
+  // That was all: some of the calls that wait are carried out. It awaits nothing any more once none
+  // is left.
+  void GoOn(const Turn& turn);
 
   // Answers now, or for a Get of a missing key as soon as it is set. Whatever answers come of it
   // are appended to the turn's effects.

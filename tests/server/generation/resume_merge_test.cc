@@ -10,6 +10,7 @@ namespace coordd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -205,6 +206,49 @@ TEST_F(ResumeMergeTest, ARemovalThatAllMembersHaveForgottenIsOne) {
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
   EXPECT_THAT(resumed->removals, IsEmpty());
+}
+
+// A report of a few hundred kilobytes, and members that say that they have heard nothing.
+TEST(ResumeMerge, TellsNobodyMoreAgainThanThereIsRoomFor) {
+  constexpr int kRanks = 500;
+  for (const int messages : {400, 20000}) {
+    HeardMessages heard;
+    std::vector<MemberReport> reports(kRanks);
+    v1::ResumeReport part;
+    for (int i = 1; i <= messages; ++i) {
+      v1::CoordinatorMessage& message = *part.add_received();
+      message.set_position(i);
+      message.mutable_freeze()->set_id(i);
+      part.add_received_by(0);
+    }
+    reports[7].position = messages;
+    ASSERT_THAT(reports[7].Add(part, heard), IsOk());
+    const auto resumed = MergeReports(reports, heard);
+    if (messages == 400) {
+      ASSERT_THAT(resumed, IsOk());
+      EXPECT_THAT(resumed->missed[0], SizeIs(messages));
+      EXPECT_THAT(resumed->missed[7], IsEmpty());
+    } else {
+      EXPECT_THAT(resumed.status(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             HasSubstr("rank 7 on the one of")));
+    }
+  }
+}
+
+// Of a plan it counts, too, how many batches each of those would be told.
+TEST(ResumeMerge, CountsTheBatchesOfWhatIsToldAgain) {
+  HeardMessages heard;
+  std::vector<MemberReport> reports(500);
+  v1::ResumeReport part;
+  v1::CoordinatorMessage& message = *part.add_received();
+  message.set_position(1);
+  for (int i = 1; i <= 100000; ++i) message.mutable_plan()->add_batches()->set_sequence(i);
+  part.add_received_by(0);
+  reports[0].position = 1;
+  reports[0].launched = {{0, 100000}};
+  ASSERT_THAT(reports[0].Add(part, heard), IsOk());
+  EXPECT_THAT(MergeReports(reports, heard).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("tells again")));
 }
 
 }  // namespace

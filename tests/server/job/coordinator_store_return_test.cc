@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/server/support/durability_fixture.h"
 
 namespace coordd {
@@ -73,6 +74,31 @@ TEST_F(CoordinatorStoreReturnTest, CallsWaitUntilAllAreBack) {
   EXPECT_EQ(replies[2].number, 0);
   EXPECT_EQ(replies[3].call, CallId{5});
   EXPECT_EQ(Value("n"), "7");
+}
+
+// Nobody else waits until all of a large store is there.
+TEST_F(CoordinatorStoreReturnTest, ManyKeysComeBackOverTurns) {
+  FormAndRestart();
+  constexpr int kKeys = 20000;
+  v1::ResumeReport wrote;
+  for (int i = 0; i < kKeys; ++i)
+    *wrote.add_stored() = Wrote(absl::StrCat("k", i), "x", i).stored(0);
+  Resume(11, 0, wrote);
+  Resume(12, 1);
+  EXPECT_EQ(Value("k19999"), "it waits");
+  int turns = 0;
+  std::vector<StoreReply> replies;
+  for (; replies.empty(); ++turns) {
+    EXPECT_EQ(state_->NextDeadline(), absl::InfinitePast());
+    Effects effects;
+    state_->Tick(now_, effects);
+    replies = Replies(effects);
+  }
+  EXPECT_GE(turns, 2);
+  EXPECT_LE(turns, 10);
+  EXPECT_EQ(replies[0].found[0], "x");
+  EXPECT_GT(state_->NextDeadline(), absl::InfinitePast());
+  EXPECT_EQ(Value("k0"), "x");
 }
 
 TEST_F(CoordinatorStoreReturnTest, WhoGivesUpIsNotCarriedOut) {

@@ -316,6 +316,8 @@ TEST(HeldCallsOfAStore, AreBounded) {
   Effects effects;
   kv.Restore({{"k", "restored"}, {"gen/3/k", "of no generation"}, {"", "no key"}},
              {kStart, effects});
+  EXPECT_THAT(effects.outgoing, SizeIs(0)) << "more may come";
+  kv.GoOn({kStart, effects});
   ASSERT_THAT(effects.outgoing, SizeIs(2));
   EXPECT_EQ(std::get<StoreReply>(effects.outgoing[0]).value, "restored");
   EXPECT_EQ(kv.keys(), 2);
@@ -323,6 +325,24 @@ TEST(HeldCallsOfAStore, AreBounded) {
   kv.Restore({{"late", "x"}}, {kStart, effects});
   EXPECT_EQ(kv.keys(), 2) << "it awaits nothing";
   EXPECT_THAT(kv.CheckConsistency(), IsOk());
+}
+
+TEST(HeldCallsOfAStore, AreCarriedOutOverTurnsInTheirOrder) {
+  KvState kv("train", {}, Epoch{2});
+  kv.Await();
+  const std::vector<std::string> keys(1000, "k");
+  Effects effects;
+  const Turn turn{kStart, effects};
+  for (int64_t id = 1; id <= 20; ++id)
+    kv.Call(StoreCall{CallId{id}, "train", "", StoreLook{keys, true}}, turn);
+  kv.GoOn(turn);
+  EXPECT_TRUE(kv.awaits());
+  EXPECT_LT(effects.outgoing.size(), 10);
+  kv.Call(StoreCall{CallId{21}, "train", "", StoreSet{"k", "x"}}, turn);
+  while (kv.awaits()) kv.GoOn(turn);
+  ASSERT_THAT(effects.outgoing, SizeIs(21));
+  for (int64_t id = 1; id <= 21; ++id)
+    EXPECT_EQ(std::get<StoreReply>(effects.outgoing[id - 1]).call, CallId{id});
 }
 
 // Beside a std::map: same answers, nobody waits for a key that is set.

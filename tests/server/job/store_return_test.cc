@@ -3,10 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 
 namespace coordd {
 namespace {
@@ -56,6 +63,16 @@ class StoreReturnTest : public ::testing::Test {
     return report;
   }
   static bool All(SessionId) { return true; }
+  // All values, of which each is given once, in small parts.
+  std::map<std::string, std::string> End(absl::FunctionRef<bool(SessionId)> is_there) {
+    std::map<std::string, std::string> all;
+    for (stored_.End(is_there); stored_.ending();) {
+      std::map<std::string, std::string> part = stored_.Take(3);
+      all.merge(part);
+      EXPECT_THAT(part, IsEmpty());
+    }
+    return all;
+  }
 
   StoreReturn stored_{1000};
 };
@@ -66,7 +83,7 @@ TEST_F(StoreReturnTest, TheLastWriteOfAKeyCountsWhoeverSaysIt) {
   Report(3, Value("a", "older", 2));
   Report(4, Value("b", "of the epoch before", 99));
   Report(5, Value("b", "of this one", 1, /*epoch=*/2));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", "new"), Pair("b", "of this one")));
+  EXPECT_THAT(End(All), ElementsAre(Pair("a", "new"), Pair("b", "of this one")));
 }
 
 // Of keys of a letter, what remembers them takes most.
@@ -77,14 +94,14 @@ TEST_F(StoreReturnTest, WhatIsBroughtIsCountedForTheOwnerOfTheJob) {
   EXPECT_GT(budget->used(), 3 * 192);
   EXPECT_LE(budget->used(), budget->limit());
   Report(2, Value("a", "older", 0));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", "1"), Pair("b", "1"), Pair("c", "1")));
+  EXPECT_THAT(End(All), ElementsAre(Pair("a", "1"), Pair("b", "1"), Pair("c", "1")));
   EXPECT_EQ(budget->used(), 0);
 }
 
 TEST_F(StoreReturnTest, ACounterIsWhatItsLastAddHasMadeIt) {
   Report(1, Sum("n", 5, 5, 5));
   Report(2, Sum("n", 3, 9, 10));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("n", "9")));
+  EXPECT_THAT(End(All), ElementsAre(Pair("n", "9")));
 }
 
 TEST_F(StoreReturnTest, WhatWasDeletedLastIsNotThere) {
@@ -95,7 +112,7 @@ TEST_F(StoreReturnTest, WhatWasDeletedLastIsNotThere) {
   Report(5, Deleted("p/", 10, /*all=*/true));
   Report(6, Value("p/gone", "x", 9));
   Report(7, Value("p/back", "x", 11));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("back", "x"), Pair("p/back", "x")));
+  EXPECT_THAT(End(All), ElementsAre(Pair("back", "x"), Pair("p/back", "x")));
 }
 
 TEST_F(StoreReturnTest, WhatHasNoVersionCountsWhereNothingHasOne) {
@@ -107,7 +124,7 @@ TEST_F(StoreReturnTest, WhatHasNoVersionCountsWhereNothingHasOne) {
   Report(6, Value("b", "y", 1));
   Report(7, WithoutVersion(Value("gone", "x", 0)));
   Report(8, Deleted("gone", 1));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", "first"), Pair("b", "y"), Pair("n", "7")));
+  EXPECT_THAT(End(All), ElementsAre(Pair("a", "first"), Pair("b", "y"), Pair("n", "7")));
 }
 
 TEST_F(StoreReturnTest, AWorkerThatComesAgainCountsOnce) {
@@ -116,7 +133,7 @@ TEST_F(StoreReturnTest, AWorkerThatComesAgainCountsOnce) {
   Report(1, Value("a", "x", 1));
   const auto is_there = [](SessionId session) { return session == SessionId{2}; };
   EXPECT_TRUE(stored_.Complete(is_there));
-  EXPECT_THAT(stored_.End(is_there), ElementsAre(Pair("a", "x"), Pair("n", "5")));
+  EXPECT_THAT(End(is_there), ElementsAre(Pair("a", "x"), Pair("n", "5")));
 }
 
 TEST_F(StoreReturnTest, WaitsForAllWhoAreThere) {
@@ -127,17 +144,116 @@ TEST_F(StoreReturnTest, WaitsForAllWhoAreThere) {
   stored_.Report(SessionId{1}, {});
   EXPECT_TRUE(stored_.Complete(All));
   stored_.Report(SessionId{2}, Value("b", "of nobody who has come", 1));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", "x")));
+  EXPECT_THAT(End(All), ElementsAre(Pair("a", "x")));
   EXPECT_FALSE(stored_.under_way());
+  EXPECT_FALSE(stored_.ending());
 }
 
 TEST_F(StoreReturnTest, AValueWithoutRoomLeavesNoOlderOne) {
   Report(1, Value("a", std::string(900, 'a'), 1));
   Report(2, Value("b", "old", 2));
   Report(3, Value("b", std::string(900, 'b'), 3));
-  EXPECT_THAT(stored_.End(All), ElementsAre(Pair("a", std::string(900, 'a'))));
+  EXPECT_THAT(End(All), ElementsAre(Pair("a", std::string(900, 'a'))));
   Report(1, Value("a", "x", 1));
-  EXPECT_THAT(stored_.End(All), IsEmpty()) << "nothing is under way";
+  EXPECT_THAT(End(All), IsEmpty()) << "nothing is under way";
+}
+
+TEST_F(StoreReturnTest, WhatIsAbandonedIsFreedInPartsAndCountsUntilThen) {
+  const auto budget = std::make_shared<ByteBudget>(1 << 20);
+  stored_.Bind(budget);
+  Report(1, Value("a", "1", 1));
+  Report(2, WithoutVersion(Value("b", "1", 1)));
+  Report(3, Deleted("p/", 10, /*all=*/true));
+  const int64_t used = budget->used();
+  EXPECT_GT(used, 0);
+  const std::unique_ptr<Remains> dropped = stored_.Abandon();
+  EXPECT_EQ(dropped->Free(2), 2);
+  EXPECT_EQ(budget->used(), used);
+  EXPECT_EQ(dropped->Free(2), 1);
+  EXPECT_EQ(budget->used(), 0);
+  EXPECT_EQ(stored_.Abandon(), nullptr);
+}
+
+// Each key and each prefix is looked at once or twice, even where each key begins with all of them.
+TEST(StoreReturnWork, IsThatOfTheKeysAndThePrefixesTogether) {
+  constexpr int kKeys = 3000, kNested = 250;
+  for (const bool has_version : {true, false}) {
+    StoreReturn stored(1 << 24);
+    stored.Begin();
+    stored.Came(SessionId{1});
+    v1::ResumeReport report;
+    const std::string first(kNested, 'a');
+    for (int i = 0; i < kKeys; ++i) {
+      v1::StoredKey& key = *report.add_stored();
+      key.set_key(absl::StrCat(i % 2 == 0 ? first : "z", i));
+      if (has_version) key.mutable_version()->set_number(i % 4 == 0 ? 1 : 3);
+      v1::DeletedKey& deleted = *report.add_deleted();
+      deleted.set_key(i < kNested ? first.substr(0, i + 1) : absl::StrCat("b", i));
+      deleted.set_all(true);
+      deleted.mutable_version()->set_number(2);
+    }
+    stored.Report(SessionId{1}, report);
+    stored.End([](SessionId) { return true; });
+    size_t values = 0, takes = 0;
+    for (; stored.ending(); ++takes) values += stored.Take(100).size();
+    EXPECT_EQ(values, has_version ? kKeys * 3 / 4 : kKeys / 2);
+    EXPECT_LE(takes, (2 * kKeys + 2 * kKeys) / 100 + 4);
+    EXPECT_GE(takes, 2 * kKeys / 100);
+  }
+}
+
+// Beside what says the same slowly.
+TEST(StoreReturnModel, AgreesWithAllPairs) {
+  Random random(7);
+  const auto text = [&random] {
+    std::string text;
+    do text += random.Below(2) == 0 ? 'a' : 'b';
+    while (random.Below(3) != 0);
+    return text;
+  };
+  for (int round = 0; round < 300; ++round) {
+    StoreReturn stored(1 << 20);
+    stored.Begin();
+    std::map<std::string, std::pair<int64_t, std::optional<std::string>>> last;
+    std::map<std::string, std::string> without;
+    std::vector<std::pair<std::string, int64_t>> prefixes;
+    for (int64_t number = 1; number <= 30; ++number) {
+      const std::string key = text();
+      v1::ResumeReport report;
+      const uint64_t what = random.Below(4);
+      if (what >= 2) {
+        v1::DeletedKey& deleted = *report.add_deleted();
+        deleted.set_key(key);
+        deleted.set_all(what == 3);
+        deleted.mutable_version()->set_number(number);
+        if (what == 3) prefixes.emplace_back(key, number);
+        if (what == 2) last[key] = {number, std::nullopt};
+      } else {
+        v1::StoredKey& written = *report.add_stored();
+        written.set_key(key);
+        written.set_value(absl::StrCat(number));
+        if (what == 1) written.mutable_version()->set_number(number);
+        if (what == 1) last[key] = {number, absl::StrCat(number)};
+        if (what == 0) without.try_emplace(key, absl::StrCat(number));
+      }
+      stored.Came(SessionId{number});
+      stored.Report(SessionId{number}, report);
+    }
+    std::map<std::string, std::string> expected;
+    const auto is_deleted = [&prefixes](const std::string& key, int64_t number) {
+      return std::any_of(prefixes.begin(), prefixes.end(), [&](const auto& one) {
+        return absl::StartsWith(key, one.first) && number < one.second;
+      });
+    };
+    for (const auto& [key, one] : last)
+      if (one.second && !is_deleted(key, one.first)) expected[key] = *one.second;
+    for (const auto& [key, value] : without)
+      if (!last.contains(key) && !is_deleted(key, 0)) expected[key] = value;
+    stored.End([](SessionId) { return true; });
+    std::map<std::string, std::string> found;
+    while (stored.ending()) found.merge(stored.Take(1 + static_cast<int64_t>(random.Below(5))));
+    EXPECT_EQ(found, expected);
+  }
 }
 
 }  // namespace
