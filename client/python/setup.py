@@ -37,7 +37,7 @@ def refuse_half_a_build():
     if missing:
         # pip runs this in client/python, where nobody who reads it is.
         build = os.path.abspath(BUILD)
-        raise SystemExit(f"coordd: {build} is not built to the end: {', '.join(missing)} is missing; run "
+        raise SystemExit(f"coordd: {build} is not built to the end: it lacks {', '.join(missing)}; run "
                          f"`cmake --build {shlex.quote(build)}`, then install again")
 
 
