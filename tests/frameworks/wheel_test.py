@@ -59,7 +59,7 @@ class WheelTest(processes.TestCase):
                 pass
         refused = subprocess.run([sys.executable, "setup.py", "-q", "build"], cwd=source, text=True, capture_output=True, check=False)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("is not built to the end: bin/coordrun is missing", refused.stderr)
+        self.assertIn("is not built to the end: it lacks bin/coordrun", refused.stderr)
         self.assertIn(f"run `cmake --build {os.path.realpath(self.folder)}/build`, then", refused.stderr)
         with open(os.path.join(self.folder, "build", "bin", "coordrun"), "wb"):
             pass
