@@ -18,6 +18,8 @@ from typing import Callable, List, Optional
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _OF_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _OF_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
+# Where Python that C++ has called raised an error, innermost line first: torch's backward() appends it to the text of its own error.
+_LINES_OF_A_CALLBACK = re.compile(r"\n\nAt:(?:\n  \S.*\(\d+\): .*)+")
 
 _tellers: List[Callable[[str], None]] = []
 _told: Optional[BaseException] = None
@@ -72,14 +74,17 @@ def _tell(error: BaseException) -> None:
 def describe(kind, value, trace) -> str:
     """One line."""
     try:
-        text = " ".join("".join(traceback.format_exception_only(kind, value)).split())
+        text = "".join(traceback.format_exception_only(kind, value))
+        callback = _LINES_OF_A_CALLBACK.search(text)
+        is_ours = callback is not None and _PACKAGE in callback.group()
+        text = " ".join(_LINES_OF_A_CALLBACK.sub("", text).split())
         text = without_repeats(text) if kind.__module__.startswith("jax") else text
     except Exception:  # of its own __str__, say
-        text = getattr(kind, "__name__", "an error")
+        text, is_ours = getattr(kind, "__name__", "an error"), False
     if trace is None:
         return text
     # Not by traceback.extract_tb: Python 3.13 evaluates code in it, and forgets that it was about to end by SIGINT.
-    last, own, is_ours = trace, None, False
+    last, own = trace, None
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         # The program's own line, where the error comes from a call of this package.

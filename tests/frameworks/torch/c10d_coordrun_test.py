@@ -104,6 +104,27 @@ if rank == 1:
         self.assertEqual(status, 128 + 9, text)
         self.assertRegex(text, r"\[0\] .*rank 1 \(host .*\) was lost: it was killed by SIGKILL")
 
+    def test_an_error_in_backward_is_told_with_the_line_of_the_program_and_without_those_of_torch(self):
+        status, text = self.run_ranks("""
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+for step in range(4 if rank == 0 else 6):  # uneven, without join()
+    model(torch.ones(2, 3)).sum().backward()
+if rank == 0:
+    dist.destroy_process_group()
+    sys.exit(0)
+""", size=2)
+        self.assertEqual(status, 1, text)
+        self.assertRegex(text, r"rank 1 \(pid \d+\) failed first: RuntimeError: [^\n]*rank 0 has left the comm, and calls this no more "
+                               r"\[ABORTED\] \(train\.py, line 12, in <module>\)")
+
+    def test_a_store_without_a_launcher_says_what_to_do(self):
+        for call in ("coordd.torch.distributed.connect()", "dist.init_process_group('gloo', init_method='coordd://')"):
+            run = self.start(processes.Process(
+                [sys.executable, "-c", f"import torch.distributed as dist\nimport coordd.torch.distributed\n{call}"],
+                environment(TMPDIR=self.folder)))
+            self.assertEqual(run.wait(PATIENCE_S), 1, run.text())
+            self.assertRegex(run.text(), r"ValueError: .*expected a program that coordrun or torchrun has started .*world_size")
+
     def test_a_group_that_lives_at_the_exit_is_no_failure(self):
         status, text = self.run_ranks("""
 if rank == 1:

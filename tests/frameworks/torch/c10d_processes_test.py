@@ -343,6 +343,10 @@ class Launches(processes.TestCase):
             self.assertEqual(self.run_it(*command).count("sum 3.0 by coordd of 2"), 2)
             self.assert_nothing_left()
 
+    def test_torchrun_with_a_coordd_of_ones_own_shows_its_group_to_coordctl(self):
+        text = self.run_it(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", text=LOOKS_AT_ITSELF,
+                           COORDD_ADDR=self.coordd().listen, COORDCTL=program("coordctl"))
+        self.assertRegex(text, r"job .*\.group-[0-9a-f]{16}: running .* 2 ranks, 2 connected")
 
     def test_an_unchanged_program_of_gloo_under_torch_backend(self):
         text = UNCHANGED
@@ -383,6 +387,17 @@ for step in range(3):
 group = dist.distributed_c10d._get_default_group()
 group = group._get_backend(torch.device("cpu")) if not type(group).__module__.startswith("coordd") else group
 print("over", "coordd" if type(group).__module__.startswith("coordd") else "gloo", "weights", model.module.weight.flatten().tolist(), flush=True)
+dist.destroy_process_group()
+"""
+
+LOOKS_AT_ITSELF = """
+import os, subprocess
+import torch.distributed as dist
+import coordd.torch.distributed
+dist.init_process_group("coordd")
+if dist.get_rank() == 0:
+    subprocess.run([os.environ["COORDCTL"], "status"], check=True)
+dist.barrier()
 dist.destroy_process_group()
 """
 

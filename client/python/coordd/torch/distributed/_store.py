@@ -380,7 +380,8 @@ def connect(coordinator: Optional[str] = None, job: Optional[str] = None, rank: 
     if rank < 0:
         rank = launched.rank
     if size < 1:
-        raise ValueError('init_method="coordd://": no launcher has said how many processes there are: give world_size')
+        raise ValueError("a store of coordd's: no launcher has said how many processes there are: expected a program that coordrun or "
+                         "torchrun has started (coordrun -np N -- python ...), or size (of init_process_group: world_size)")
     hint = {"has_launcher_rank": 1, "launcher_rank": rank, "launcher_local_rank": -1} if rank >= 0 else {}
     name = job or f"{launched.job}.store"
     membership = _memberships.setdefault((coordinator, name, rank, size), _Membership())
