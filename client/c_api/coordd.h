@@ -48,9 +48,8 @@
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
  * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
- * revision 21 the option settling_window_seconds; revision 22 coordd_comm_send_async and
- * coordd_comm_receive_async; revision 23 coordd_comm_alltoallv; revision 24 coordd_comm_withdraw
- * (comm.h).
+ * revision 21 the option settling_window_seconds; revision 22 messages of comms (comm.h); revision
+ * 23 coordd_comm_alltoallv; revision 24 coordd_comm_withdraw.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
