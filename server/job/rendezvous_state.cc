@@ -22,7 +22,8 @@ absl::Status RendezvousState::CheckRoom() const {
   if (options_.max_workers > 0 && taken >= options_.max_workers) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the job is full: ", taken, taken == 1 ? " worker has" : " workers have",
-                     " joined and max_workers is ", options_.max_workers));
+                     " joined and max_workers is ", options_.max_workers,
+                     "; another run needs another job name"));
   }
   if (waiting() + members() >= options_.max_workers_of_server) {
     return absl::ResourceExhaustedError(absl::StrCat(

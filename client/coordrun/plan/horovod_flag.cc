@@ -51,9 +51,11 @@ absl::StatusOr<std::vector<std::string>> UnderModule(const std::vector<std::stri
                                                      absl::string_view flag,
                                                      absl::string_view module) {
   if (command.empty() || !IsPython(command[0])) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": found the command \"",
-                                                   absl::StrJoin(command, " "),
-                                                   "\", expected one that begins with python"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": found the command \"", absl::StrJoin(command, " "),
+        "\", expected one that begins with python (its variables are given to coordrun, as -x "
+        "NAME=VALUE; a script of another kind runs its program by python -m ",
+        module, ")"));
   }
   const size_t script = ScriptOf(command);
   if (script >= command.size()) {
