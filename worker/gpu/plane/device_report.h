@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "worker/gpu/nccl/nccl_runtime.h"
+#include "worker/gpu/plane/device_progress.h"
 #include "worker/gpu/plane/device_use.h"
 
 namespace coordd {
@@ -56,9 +57,13 @@ class DeviceReport {
     return DescribeDeviceUse(facts_);
   }
 
+  // What is on the device.
+  DeviceProgress& progress() { return progress_; }
+
  private:
   std::atomic<bool> knows_device_ = false;
   std::atomic<bool> knows_plugin_ = false;
+  DeviceProgress progress_;  // thread-safe by itself
 
   // Guarded by mu_.
   Mutex mu_;
