@@ -67,7 +67,7 @@ absl::Status DevicePlane::Admit(absl::Span<TensorJob> jobs, size_t* failed) {
     job.ready = ready;
     if (!report_.knows_device()) {
       report_.NoteNccl(nccl);
-      report_.NoteDevice(devices->identity(job.device));
+      report_.NoteDevice(devices->identity(job.device), options_.mps);
     }
     if (!FitsNccl(job.spec())) continue;
     // A send and its receive are a set of their own, which is not known yet.

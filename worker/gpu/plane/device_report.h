@@ -24,8 +24,8 @@ class DeviceReport {
   using MaybeNccl = absl::StatusOr<std::shared_ptr<NcclRuntime>>;
 
   void NoteNccl(const MaybeNccl& nccl);
-  // The first one counts.
-  void NoteDevice(const DeviceIdentity& device);
+  // The first one counts. `mps`: LookForMps. Where the process has a part of it, the log says so.
+  void NoteDevice(const DeviceIdentity& device, const std::string& mps);
   // Costs a load.
   bool knows_device() const { return knows_device_.load(std::memory_order_relaxed); }
   void NoteDecision(ProcessSetId process_set, absl::StatusOr<DeviceDecision> decision) {
