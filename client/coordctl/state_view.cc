@@ -189,6 +189,7 @@ std::string PathText(const v1::TensorPath& path) {
 // What is equal on most ranks.
 std::string DeviceUseText(const v1::DeviceUse& use) {
   std::string text = use.device().model().empty() ? "a GPU" : use.device().model();
+  if (!use.sharing().empty()) absl::StrAppend(&text, " (a part: ", use.sharing(), ")");
   if (!use.nccl().empty()) absl::StrAppend(&text, ", NCCL ", use.nccl());
   if (!use.no_nccl().empty()) absl::StrAppend(&text, ", no NCCL: ", use.no_nccl());
   absl::StrAppend(&text, "\n");
@@ -275,8 +276,10 @@ std::string DepartureText(const v1::Departure& departure) {
 std::string StallText(const v1::StalledTensor& stall) {
   const std::string set =
       stall.process_set() == 0 ? "" : absl::StrCat(" (process set ", stall.process_set(), ")");
-  return absl::StrCat("stalled for ", DurationText(stall.waiting_seconds()), ": ", stall.name(),
-                      set, "; ranks in: ", RanksText(stall.ready_ranks(), stall.ready_count()),
+  const std::string begin =
+      absl::StrCat("stalled for ", DurationText(stall.waiting_seconds()), ": ", stall.name(), set);
+  if (!stall.on_devices().empty()) return absl::StrCat(begin, ": ", stall.on_devices());
+  return absl::StrCat(begin, "; ranks in: ", RanksText(stall.ready_ranks(), stall.ready_count()),
                       "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()));
 }
 

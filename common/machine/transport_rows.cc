@@ -11,6 +11,7 @@
 #include "common/base/dynamic_library.h"
 #include "common/base/status_macros.h"
 #include "common/machine/gpu_network.h"
+#include "common/machine/gpu_sharing.h"
 
 namespace coordd {
 namespace {
@@ -23,6 +24,7 @@ struct Driver {
   int (*device_get)(int*, int) = nullptr;
   int (*attribute)(int*, int, int) = nullptr;
   int (*peer_attribute)(int*, int, int, int) = nullptr;
+  int (*name)(char*, int, int) = nullptr;  // nullptr: no slice is found
   int devices = 0;
 };
 
@@ -34,6 +36,7 @@ absl::StatusOr<Driver> OpenDriver(const std::string& name) {
   Driver driver;
   driver.device_get = library->Function<int(int*, int)>("cuDeviceGet");
   driver.attribute = library->Function<int(int*, int, int)>("cuDeviceGetAttribute");
+  driver.name = library->Function<int(char*, int, int)>("cuDeviceGetName");
   driver.peer_attribute = library->Function<int(int*, int, int, int)>("cuDeviceGetP2PAttribute");
   const bool whole = init != nullptr && count != nullptr && driver.device_get != nullptr &&
                      driver.attribute != nullptr && driver.peer_attribute != nullptr;
@@ -82,6 +85,20 @@ absl::StatusOr<std::string> GpuDirect(const GpuNetwork& network,
                        supported == 1;
   if (dma_buf) return std::string("DMA-BUF");
   return absl::UnavailableError("neither the module nvidia_peermem nor DMA-BUF");
+}
+
+absl::StatusOr<std::string> Sharing(const Environment& environment,
+                                    const absl::StatusOr<Driver>& driver) {
+  std::string model;
+  int device = 0;
+  char name[256] = "";
+  if (driver.ok() && driver->name != nullptr && driver->device_get(&device, 0) == 0 &&
+      driver->name(name, sizeof(name), device) == 0) {
+    model = name;
+  }
+  std::string sharing = GpuSharing(model, LookForMps(environment));
+  if (sharing.empty()) return absl::UnavailableError("neither MPS nor a MIG slice is in use");
+  return sharing;
 }
 
 absl::StatusOr<std::string> Plugin(const Environment& environment) {
@@ -147,6 +164,7 @@ std::vector<Component> TransportComponents(const Environment& environment, const
   rows.push_back(Row("RDMA", Rdma(network, sys)));
   rows.push_back(Row("GPUDirect RDMA", GpuDirect(network, opened)));
   rows.push_back(Row("NCCL network plugin", Plugin(environment)));
+  rows.push_back(Row("a part of a GPU", Sharing(environment, opened)));
   return rows;
 }
 

@@ -10,7 +10,8 @@
 namespace coordd {
 
 // What host memory travels over between nodes, as far as this rank has a say, and whether it is
-// encrypted; then, for GPUs, NVLink, RDMA, GPUDirect RDMA and NCCL's network plugin, in this order;
+// encrypted; then, for GPUs, NVLink, RDMA, GPUDirect RDMA, NCCL's network plugin, and whether
+// processes share a GPU, in this order;
 // nothing of it is built in.
 // Opens CUDA's driver and the plugin. `sys`: where the kernel's /sys is; `driver`: for tests.
 std::vector<Component> TransportComponents(const Environment& environment,

@@ -12,7 +12,8 @@ namespace coordd {
 namespace {
 
 std::string LaneName(int32_t lane, size_t track) {
-  const std::string name = lane < kFirstScheduleLane
+  const std::string name = lane < 0 ? "device"
+                           : lane < kFirstScheduleLane
                                ? (lane == 0 ? "negotiated" : absl::StrCat("process set ", lane))
                                : absl::StrCat("schedule ", lane - kFirstScheduleLane + 1);
   return track == 0 ? name : absl::StrCat(name, " (", track + 1, ")");
@@ -125,7 +126,17 @@ void ChromeTrace::AddBatches(const v1::TraceBatches& batches, int64_t offset_ns,
         at.submitted, at.ready);
     add("QUEUE", track, at.ready, at.started);
     add("MEMCPY_IN_FUSION_BUFFER", track, at.started, at.launched);
-    add(PhaseName(backend, batch.kind()), track, at.launched, at.ended);
+    if (batch.on_device()) {
+      const int64_t turn = at.TurnAt(batch);
+      add(PhaseName("NCCL", batch.kind()), track, at.launched, at.ended,
+          absl::StrFormat("\"enqueued_after_us\":%.3f,\"begun_after_us\":%.3f",
+                          static_cast<double>(at.EnqueuedAt(batch) - at.launched) / 1e3,
+                          static_cast<double>(turn - at.launched) / 1e3));
+      add(title, TrackOf(kDeviceLane, turn + offset_ns, at.ended + offset_ns, out), turn, at.ended,
+          about);
+    } else {
+      add(PhaseName(backend, batch.kind()), track, at.launched, at.ended);
+    }
     add("WAIT_FOR_OTHER_RANKS", track, at.launched,
         at.launched + std::clamp<int64_t>(wait_ns(batch), 0, batch.exchange_ns()));
     add("MEMCPY_OUT_FUSION_BUFFER", track, at.ended, at.done);

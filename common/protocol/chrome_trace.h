@@ -2,6 +2,7 @@
 // JSON). PURE
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,6 +25,15 @@ struct BatchPhases {
         ended(launched + batch.exchange_ns()),
         done(ended + batch.unpack_ns()) {}
 
+  // Of one on a device: when it was enqueued there, and the earliest that the device can have
+  // begun.
+  int64_t EnqueuedAt(const v1::TraceBatch& batch) const {
+    return std::min(launched + batch.enqueue_ns(), ended);
+  }
+  int64_t TurnAt(const v1::TraceBatch& batch) const {
+    return std::min(EnqueuedAt(batch) + batch.device_queue_ns(), ended);
+  }
+
   int64_t submitted, ready, started, launched, ended, done;
 };
 
@@ -37,6 +47,9 @@ std::string PhaseName(absl::string_view prefix, v1::CollectiveKind kind);
 // is not negotiated: WAIT_FOR_OTHER_TENSOR_DATA), QUEUE, MEMCPY_IN_FUSION_BUFFER, HOST_ALLREDUCE by
 // the backend's name, MEMCPY_OUT_FUSION_BUFFER. WAIT_FOR_OTHER_RANKS is the part of the exchange in
 // which others were not there.
+//
+// What NCCL carries is on the track "device", too: from when all before it on the stream had ended,
+// to its end. With its phase stand when it was enqueued and begun.
 class ChromeTrace {
  public:
   // `origin_ns`: the moment that is 0 in the timeline. `mark_steps`: an event CYCLE_START where a
@@ -59,6 +72,8 @@ class ChromeTrace {
     int64_t free_at_ns = 0;
   };
   static constexpr size_t kTracksMax = 64;  // of a lane: no more batches than that overlap
+
+  static constexpr int32_t kDeviceLane = -1;  // which no batch has
 
   bool BeginsCycle(const v1::TraceBatch& batch, const BatchPhases& at);
   int32_t TrackOf(int32_t lane, int64_t from_ns, int64_t to_ns, std::string* out);

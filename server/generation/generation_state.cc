@@ -63,8 +63,9 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
       schedules_(/*wanted=*/options.schedule_after_steps > 0, messages_, sets_),
       plans_(options.max_batch_bytes, messages_, sets_, schedules_),
       comms_(sets_.sets()),
+      devices_(sets_.sets()),
       stalls_({options.stall_warning, options.stall_abort}, messages_,
-              {sets_, requests_, schedules_, comms_}),
+              {sets_, requests_, schedules_, comms_, devices_}),
       groups_(messages_.by_rank(), sets_.all()) {}
 
 absl::Status GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready,
@@ -248,8 +249,10 @@ absl::Status GenerationState::OnScheduleFinished(Rank rank, const v1::ScheduleFi
   return ended_ ? absl::OkStatus() : schedules_.OnFinished(rank, finished);
 }
 
-void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn) {
+void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn,
+                                  absl::string_view place) {
   if (ended_) return;
+  devices_.Note(rank, heartbeat, place, turn.now);
   comms_.Note(rank, heartbeat.comm_waits(), turn.now);
   if (!schedules_.empty()) schedules_.OnHeartbeat(rank, heartbeat, turn.now);
   stalls_.NoteEnded(turn.effects);
@@ -280,6 +283,7 @@ void GenerationState::Forgive(absl::Duration gap) {
   requests_.Forgive(gap);
   schedules_.Forgive(gap);
   comms_.Forgive(gap);
+  devices_.Forgive(gap);
 }
 
 void GenerationState::End(Effects& effects) {
@@ -288,6 +292,7 @@ void GenerationState::End(Effects& effects) {
   sets_.Abandon();
   schedules_.End();
   comms_.ForgetAll();
+  devices_.ForgetAll();
   stalls_.NoteEnded(effects);
 }
 

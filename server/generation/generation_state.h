@@ -77,8 +77,10 @@ class GenerationState {
   absl::Status OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished);
   // Whether ranks are to say that they have finished (Resumed).
   bool wants_schedule_finished() const { return schedules_.wants_finished(); }
-  // How far it is in what it executes without asking, and in which calls of comms it waits.
-  void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn);
+  // How far it is in what it executes without asking, in which calls of comms it waits, and what
+  // stands on its device. `place`: that and its host, for people.
+  void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn,
+                   absl::string_view place = "");
   // What some ranks have executed of a schedule and others have not for too long: nothing can be
   // taken back, the generation has to end. The reason.
   std::optional<std::string> Hopeless(absl::Time now) const;
@@ -120,7 +122,7 @@ class GenerationState {
   bool IsScheduled(LaneId lane) const { return schedules_.table().InForce(lane); }
   const RankSet& joined() const { return sets_.join().joined(); }
   // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, requests for
-  // process sets under the name of what they ask for, and calls of comms.
+  // process sets under the name of what they ask for, calls of comms, and what stands on devices.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const {
     return stalls_.Stalled(now, age, limit);
   }
@@ -133,6 +135,8 @@ class GenerationState {
   }
   // The call of a comm in which `rank` has waited longest.
   std::optional<PendingTensor> CommWaitOf(Rank rank) const { return comms_.LongestOf(rank); }
+  // What stands on its device, a phrase; empty: nothing.
+  std::string DeviceStandOf(Rank rank) const { return devices_.StandOf(rank); }
   // What `rank` has submitted in `set` (a send or receive: in set 0) and is pending.
   std::optional<PendingTensor> Find(Rank rank, ProcessSetId set, absl::string_view name) const {
     return sets_.Find(rank, set, name);
@@ -174,6 +178,7 @@ class GenerationState {
   GenerationSchedules schedules_;
   GenerationPlans plans_;
   CommWaits comms_;
+  DeviceWaits devices_;
   StallWatch stalls_;
   RankGroups groups_;
   bool ended_ = false;

@@ -50,6 +50,7 @@ struct PendingTensor {
   std::vector<Rank> missing;  // likewise. Of a group that is incomplete: who owes any of it
   int32_t missing_count = 0;
   int32_t ready_count = 0;
+  std::string on_devices = {};  // DeviceWaits: which ranks have come how far, a phrase
 };
 
 // The bounds of all process sets of a generation together.

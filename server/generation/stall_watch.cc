@@ -9,12 +9,15 @@
 namespace coordd {
 namespace {
 
+std::string OfSet(const PendingTensor& tensor) {
+  return tensor.process_set == ProcessSetId{0}
+             ? ""
+             : absl::StrCat(" of process set ", ToInt(tensor.process_set));
+}
+
 // "tensor grad/17 of process set 3", or what a request asks for.
 std::string TitleOf(const PendingTensor& tensor) {
-  return absl::StrCat("tensor ", tensor.name,
-                      tensor.process_set == ProcessSetId{0}
-                          ? ""
-                          : absl::StrCat(" of process set ", ToInt(tensor.process_set)));
+  return absl::StrCat("tensor ", tensor.name, OfSet(tensor));
 }
 
 std::string WhoIsIn(const PendingTensor& tensor) {
@@ -32,7 +35,7 @@ absl::Time StallWatch::NextDeadline() const {
   return std::min({waits_.requests.NextStall(warning, abort),
                    waits_.schedules.table().NextStall(warning, abort),
                    waits_.sets.join().NextSilence(warning, abort), waits_.sets.NextStall(),
-                   waits_.comms.NextStall(warning)});
+                   waits_.comms.NextStall(warning), waits_.devices.NextStall(warning)});
 }
 
 void StallWatch::Tick(const Turn& turn) {
@@ -41,6 +44,7 @@ void StallWatch::Tick(const Turn& turn) {
   WatchJoin(turn);
   WatchSchedules(turn);
   WatchComms(turn);
+  WatchDevices(turn);
 }
 
 // One event for all that stall at once: usually one rank is late with a whole step.
@@ -125,16 +129,38 @@ void StallWatch::WatchComms(const Turn& turn) {
   }
 }
 
+// One event for all: behind the first one, and on each device behind its own, others wait.
+void StallWatch::WatchDevices(const Turn& turn) {
+  const std::vector<PendingTensor> stalled =
+      waits_.devices.NewlyStalled(turn.now, patience_.warning);
+  if (stalled.empty()) return;
+  const PendingTensor& oldest = stalled.front();
+  const auto count = static_cast<int64_t>(stalled.size());
+  told_devices_ += count;
+  messages_.Emit(Event::Kind::kStallBegan,
+                 absl::StrCat(oldest.name, OfSet(oldest),
+                              count > 1 ? absl::StrCat(" and ", count - 1, " more batches stand")
+                                        : std::string(" stands"),
+                              " on the device for ", DurationText(turn.now - oldest.since), ": ",
+                              oldest.on_devices),
+                 turn.effects, count);
+}
+
+void StallWatch::NoteGoneOn(int64_t& told, int64_t stalled, absl::string_view one,
+                            absl::string_view more, Effects& effects) {
+  const int64_t gone_on = told - stalled;
+  if (gone_on <= 0) return;
+  told -= gone_on;
+  messages_.Emit(Event::Kind::kStallEnded,
+                 absl::StrCat(gone_on, gone_on == 1 ? one : more, " on, ", told, " still stalled"),
+                 effects, gone_on);
+}
+
 void StallWatch::NoteEnded(Effects& effects) {
-  if (const int64_t gone_on = told_calls_ - waits_.comms.stalled(); gone_on > 0) {
-    told_calls_ -= gone_on;
-    messages_.Emit(
-        Event::Kind::kStallEnded,
-        absl::StrCat(gone_on,
-                     gone_on == 1 ? " stalled call of a comm goes" : " stalled calls of comms go",
-                     " on, ", told_calls_, " still stalled"),
-        effects, gone_on);
-  }
+  NoteGoneOn(told_calls_, waits_.comms.stalled(), " stalled call of a comm goes",
+             " stalled calls of comms go", effects);
+  NoteGoneOn(told_devices_, waits_.devices.stalled(), " batch that stood on devices goes",
+             " batches that stood on devices go", effects);
   const int64_t stalled = waits_.sets.stalled() + waits_.schedules.table().stalled();
   const int64_t ended = told_ - stalled;
   if (ended == 0) return;
@@ -163,6 +189,10 @@ std::vector<PendingTensor> StallWatch::Stalled(absl::Time now, absl::Duration ag
     stalled.push_back(std::move(tensor));
   for (PendingTensor& call : waits_.comms.Stalled(now, age, limit))
     stalled.push_back(std::move(call));
+  for (PendingTensor& batch : waits_.devices.Stalled(now, age, limit)) {
+    absl::StrAppend(&batch.name, " on the device");
+    stalled.push_back(std::move(batch));
+  }
   std::stable_sort(
       stalled.begin(), stalled.end(),
       [](const PendingTensor& a, const PendingTensor& b) { return a.since < b.since; });
@@ -172,7 +202,7 @@ std::vector<PendingTensor> StallWatch::Stalled(absl::Time now, absl::Duration ag
 
 bool StallWatch::IsAwaited(Rank rank, absl::Time now) const {
   constexpr size_t kLookedAt = 8;  // the oldest tensors, and of each the first ranks
-  if (told_ == 0 && told_calls_ == 0) return false;
+  if (told_ == 0 && told_calls_ == 0 && told_devices_ == 0) return false;
   for (const PendingTensor& tensor : Stalled(now, patience_.warning, kLookedAt)) {
     const size_t named = std::min(tensor.missing.size(), kLookedAt);
     const auto end = tensor.missing.begin() + static_cast<int64_t>(named);

@@ -185,7 +185,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
       messages_.LeaseAck(worker.generation, heartbeat, turn.now);
   if (ToInt(worker.generation) != 0 && negotiating()) {
     GenerationState& state = generation_->state();
-    state.OnHeartbeat(worker.place.rank, heartbeat, turn);
+    state.OnHeartbeat(worker.place.rank, heartbeat, turn, DeviceOf(worker));
     ToProto(state.ArrivalLag(worker.place.rank), ack->mutable_lease_ack()->mutable_arrival_lag());
     ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, state, turn.now));
     const std::string where = NoteStack(worker, heartbeat.stack(), state);

@@ -37,6 +37,7 @@ void AddStalled(const PendingTensor& tensor, absl::Time now, v1::StalledTensor* 
   for (Rank rank : tensor.missing) state->add_missing_ranks(ToInt(rank));
   state->set_missing_count(tensor.missing_count);
   state->set_ready_count(tensor.ready_count);
+  state->set_on_devices(tensor.on_devices);
 }
 
 std::string Activity(const JobView& job, const JobWorker& worker) {
@@ -58,6 +59,8 @@ std::string Activity(const JobView& job, const JobWorker& worker) {
             ? ""
             : absl::StrCat(" (", RanksString(call->missing, call->missing_count), " missing)"));
   }
+  if (std::string stand = job.generation->state().DeviceStandOf(worker.place.rank); !stand.empty())
+    return stand;
   if (worker.progress.executes) return "executing";
   return job.generation->state().joined().Contains(worker.place.rank) ? "joined: has no more data"
                                                                       : "idle";

@@ -41,6 +41,12 @@ void JobWorker::AwaitNext() {
   generation = Generation{0};
 }
 
+std::string DeviceOf(const JobWorker& worker) {
+  const std::string& uuid =
+      worker.device_use != nullptr ? worker.device_use->device().uuid() : worker.gpu_health.uuid();
+  return absl::StrCat(uuid, uuid.empty() ? "" : ", ", "host ", worker.join.host().hostname());
+}
+
 std::string Who(const JobWorker& worker) {
   const std::string where =
       absl::StrCat(" (host ", worker.join.host().hostname(), ", pid ", worker.join.pid(), ")");

@@ -69,6 +69,8 @@ struct JobWorker {
 
 // "rank 2 (host node3, pid 4711)"; of one that waits "worker ID (host node3, pid 4711)".
 std::string Who(const JobWorker& worker);
+// "GPU-8f3c…, host b".
+std::string DeviceOf(const JobWorker& worker);
 
 // RESOURCE_EXHAUSTED: what a worker says, "this Join", takes so many bytes, for which `words` has
 // no room.

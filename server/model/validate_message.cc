@@ -93,6 +93,7 @@ absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
   if (use.has_device()) COORDD_RETURN_IF_ERROR(CheckDevice(use.device()));
   COORDD_RETURN_IF_ERROR(CheckWord("device_use.nccl", use.nccl(), 0, kMaxVersionBytes));
   COORDD_RETURN_IF_ERROR(CheckWord("device_use.no_nccl", use.no_nccl(), 0, kMaxReasonBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("device_use.sharing", use.sharing(), 0, kMaxTransportBytes));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("device_use.more_paths", use.more_paths(), 0));
   COORDD_RETURN_IF_ERROR(CheckCount("device_use.paths", use.paths_size(), kMaxTensorPaths));
   for (const v1::TensorPath& path : use.paths()) {
@@ -115,6 +116,17 @@ absl::Status CheckCommWait(const v1::CommWait& wait) {
   for (const int32_t rank : wait.missing_ranks())
     COORDD_RETURN_IF_ERROR(CheckNotBelow("comm_waits.missing_ranks", rank, 0));
   return CheckNotBelow("comm_waits.process_set", wait.process_set(), 0);
+}
+
+absl::Status CheckDeviceBatch(const v1::DeviceBatch& batch) {
+  COORDD_RETURN_IF_ERROR(
+      CheckWord("device_batches.tensor", batch.tensor(), 1, kMaxDeviceBatchNameBytes));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_batches.lane", batch.lane(), 0));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_batches.sequence", batch.sequence(), 0));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_batches.tensors", batch.tensors(), 1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_batches.kind", batch.kind(), 1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_batches.stage", batch.stage(), 1));
+  return CheckNotBelow("device_batches.process_set", batch.process_set(), 0);
 }
 
 absl::Status CheckHostEdges(const v1::HostEdges& edges) {
@@ -250,6 +262,10 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
   COORDD_RETURN_IF_ERROR(CheckCount("comm_waits", heartbeat.comm_waits_size(), kMaxCommWaits));
   for (const v1::CommWait& wait : heartbeat.comm_waits())
     COORDD_RETURN_IF_ERROR(CheckCommWait(wait));
+  COORDD_RETURN_IF_ERROR(
+      CheckCount("device_batches", heartbeat.device_batches_size(), kMaxDeviceBatches));
+  for (const v1::DeviceBatch& batch : heartbeat.device_batches())
+    COORDD_RETURN_IF_ERROR(CheckDeviceBatch(batch));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("comm_calls", heartbeat.comm_calls(), 0));
   COORDD_RETURN_IF_ERROR(CheckBytes("stack", heartbeat.stack(), 0, kMaxStackBytes));
   COORDD_RETURN_IF_ERROR(CheckGpuHealth(heartbeat.gpu_health()));

@@ -13,7 +13,8 @@
 //                        on without it
 //   graphs LAUNCHES, train-graphs [STEP], stuck 0|1, different-graphs: see gpu_graphs.h
 //   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
-//   wait NAME            one allreduce of that name; says how it ended
+//   stand RANK FILE      a kernel of the program's on that rank lasts until FILE is there
+//   (gpu_stands.h) wait NAME            one allreduce of that name; says how it ended
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
 //
 // The first argument is the device (-1: the local rank's). Prints "ok ..." or the error; the
@@ -43,6 +44,7 @@
 #include "tests/integration/gpu_rank.h"
 #include "tests/integration/gpu_rhythms.h"
 #include "tests/integration/gpu_sets.h"
+#include "tests/integration/gpu_stands.h"
 #include "worker/numeric/float8.h"
 
 namespace coordd {
@@ -480,6 +482,7 @@ int Run(int argc, char** argv) {
     if (scenario == "stuck") StuckBehindTheDevice(rank, number > 0, rank.rank() == 1);
     if (scenario == "different-graphs") CaptureWhatDiffers(rank);
     if (scenario == "set") InASet(rank);
+    if (scenario == "stand") StandBehindOwnWork(rank, number, argc > 4 ? argv[4] : "");
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");
     if (scenario == "host-and-device") HostAndDevice(rank);
     SayWhatNcclSaw();

@@ -303,7 +303,8 @@ absl::StatusOr<WorkerOptions> ReadOptions(const Environment& environment,
   for (const char* name :
        {"COORDD_NCCL_LIBRARY", "COORDD_NCCL_CONFIG", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID",
         "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL",
-        "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NVTX_INJECTION64_PATH"})
+        "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NVTX_INJECTION64_PATH",
+        "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"})
     if (const std::string* value = Find(environment, name)) options.nccl_environment[name] = *value;
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));

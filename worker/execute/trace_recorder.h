@@ -22,6 +22,9 @@ struct BatchTimes {
   absl::Time started;    // it was its turn: packing begins
   absl::Time launched;   // in the data plane
   absl::Time ended;      // by the data plane
+  // Of one on a device, else absl::Time(): it was enqueued there, and all before it on the stream
+  // had ended, so far as was seen.
+  absl::Time enqueued, turn;
 };
 
 struct TraceRecord {
@@ -75,7 +78,7 @@ class TraceRecorder {
   // Thread-safe by itself.
   std::atomic<bool> on_ = false;
 
-  // Guarded by mu_, which is held for a copy of 176 bytes.
+  // Guarded by mu_, which is held for a copy of 200 bytes.
   Mutex mu_;
   std::array<Ring, kRings> rings_ ABSL_GUARDED_BY(mu_);
 };

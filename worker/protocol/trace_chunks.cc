@@ -48,6 +48,10 @@ v1::TraceBatches ToTraceBatches(absl::Span<const TraceRecord> records, absl::str
     batch.set_pack_ns(Nanoseconds(times.launched - times.started));
     batch.set_exchange_ns(Nanoseconds(times.ended - times.launched));
     batch.set_unpack_ns(Nanoseconds(record.done - times.ended));
+    if (times.enqueued == absl::Time()) continue;
+    batch.set_on_device(true);
+    batch.set_enqueue_ns(Nanoseconds(times.enqueued - times.launched));
+    batch.set_device_queue_ns(Nanoseconds(times.turn - times.enqueued));
   }
   return batches;
 }

@@ -262,7 +262,9 @@ void Control::Complete(v1::Heartbeat& heartbeat) {
   std::vector<WaitingCall> waiting = needs_.comm_calls.Waiting();
   const std::shared_ptr<GenerationPlane> now = plane();
   if (now->messages != nullptr) now->messages->AddWaiting(waiting);
-  TellOfWaits(std::move(waiting), needs_.clock.Now(), heartbeat);
+  const absl::Time at = needs_.clock.Now();
+  TellOfWaits(std::move(waiting), at, heartbeat);
+  active_->TellOfDevice(at, heartbeat);
   heartbeat.set_stack(needs_.stacks.Take());
   needs_.gpu_watch.Watch(heartbeat.device_use().device().uuid());
   if (auto health = needs_.gpu_watch.Latest()) {

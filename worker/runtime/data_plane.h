@@ -45,6 +45,9 @@ class DataPlane {
   const std::string& backend_name() const { return host_.backend_name(); }
   int64_t fusion_bytes() const { return host_.fusion_bytes(); }
   std::optional<v1::DeviceUse> DeviceUseBeyond(int64_t* told) { return devices_.UseBeyond(told); }
+  void TellOfDevice(absl::Time now, v1::Heartbeat& heartbeat) {
+    devices_.TellOfDevice(now, heartbeat);
+  }
   std::optional<v1::HostEdges> HostEdgesBeyond(int64_t* told) {
     return edges_ == nullptr ? std::nullopt : edges_->EdgesBeyond(told);
   }

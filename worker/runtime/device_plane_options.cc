@@ -4,6 +4,7 @@
 
 #include "common/launch/host_identity.h"
 #include "common/machine/gpu_network.h"
+#include "common/machine/gpu_sharing.h"
 
 namespace coordd {
 
@@ -21,6 +22,7 @@ DevicePlaneOptions DevicePlaneOptionsOf(const WorkerOptions& worker, Generation 
   options.symmetric_windows = worker.symmetric_gpu_windows;
   options.environment = worker.nccl_environment;
   options.network = LookForGpuNetwork(options.environment);
+  options.mps = LookForMps(options.environment);
   const TransportChoice transport = worker.transport;
   options.host_uses_rdma =
       (transport == TransportChoice::kAuto || transport == TransportChoice::kTcp ||

@@ -119,6 +119,27 @@ TEST(StatusText, NamesStallsAndDepartures) {
                                            "      File \"train.py\", line 12 in read\n")));
 }
 
+TEST(StatusText, SaysThatARankHasAPartOfAGpu) {
+  v1::ServerState state = TwoNodes();
+  v1::DeviceUse& use = *state.mutable_jobs(0)->mutable_workers(0)->mutable_device_use();
+  use.mutable_device()->set_model("NVIDIA H200");
+  use.set_nccl("2.28.9");
+  use.set_sharing("MPS");
+  EXPECT_THAT(StatusText(state), HasSubstr("NVIDIA H200 (a part: MPS), NCCL 2.28.9\n"));
+}
+
+TEST(StatusText, SaysOnWhichDeviceABatchStands) {
+  v1::StalledTensor stall;
+  stall.set_name("allreduce grad/3 (+41) on the device");
+  stall.set_waiting_seconds(12);
+  stall.set_process_set(2);
+  stall.add_ready_ranks(0);
+  stall.set_on_devices("started on rank 0, enqueued on rank 3 (GPU-8f3c, host b)");
+  EXPECT_EQ(StallText(stall),
+            "stalled for 12 s: allreduce grad/3 (+41) on the device (process set 2): started on "
+            "rank 0, enqueued on rank 3 (GPU-8f3c, host b)");
+}
+
 TEST(StatusText, SaysHowManyRanksAListLeavesOut) {
   v1::StalledTensor stall;
   stall.set_name("x");

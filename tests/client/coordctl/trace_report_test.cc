@@ -1,6 +1,7 @@
 #include "client/coordctl/trace_report.h"
 
 #include <map>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -218,6 +219,31 @@ TEST(TraceReport, TheTimelineNamesTheAlgorithmOfABatch) {
       algorithms.push_back(event["args"].value("algorithm", ""));
   }
   EXPECT_THAT(algorithms, testing::ElementsAre("", "ring", "slices_by_dimensions", "", ""));
+}
+
+TEST(TraceReport, WhatIsOnADeviceHasATrackThereFromItsTurnOn) {
+  v1::TraceReply reply;
+  std::vector<v1::TraceBatch> batches = {Batch(1, {0, 0, 0, 0, 10, 0}),
+                                         Batch(2, {2, 0, 0, 0, 16, 0}, false)};
+  batches[0].set_enqueue_ns(1 * kMs);
+  batches[1].set_enqueue_ns(2 * kMs);
+  batches[1].set_device_queue_ns(6 * kMs);
+  for (v1::TraceBatch& batch : batches) batch.set_on_device(true);
+  AddRank(&reply, batches);
+  const auto timeline = nlohmann::json::parse(TimelineOf(reply));
+  int device = -1;
+  std::vector<std::pair<double, double>> on_device;
+  std::vector<double> begun;
+  for (const auto& event : timeline["traceEvents"])
+    if (event["name"] == "thread_name" && event["args"]["name"] == "device") device = event["tid"];
+  for (const auto& event : timeline["traceEvents"]) {
+    if (event["ph"] == "X" && event["tid"] == device)
+      on_device.emplace_back(event["ts"], event["dur"]);
+    if (event["name"] == "NCCL_ALLREDUCE") begun.push_back(event["args"]["begun_after_us"]);
+  }
+  EXPECT_THAT(on_device,
+              testing::ElementsAre(testing::Pair(1000, 9000), testing::Pair(10'000, 8000)));
+  EXPECT_THAT(begun, testing::ElementsAre(1000, 8000));
 }
 
 TEST(TraceReport, BatchesThatOverlapHaveTracksOfTheirOwn) {

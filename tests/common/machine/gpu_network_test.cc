@@ -94,17 +94,18 @@ TEST_F(GpuNetworkTest, RowsSayWhatIsThereOrWhyNot) {
   EXPECT_THAT(lines(environment),
               ElementsAre(_, HasSubstr("[ ] NVLink: "), HasSubstr("[ ] RDMA: no active port"),
                           "[ ] GPUDirect RDMA: no RDMA",
-                          HasSubstr("[ ] NCCL network plugin: libnccl-net-no-such.so")));
+                          HasSubstr("[ ] NCCL network plugin: libnccl-net-no-such.so"),
+                          HasSubstr("[ ] a part of a GPU: neither")));
   Write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
-  EXPECT_THAT(
-      lines({{"NCCL_NET_PLUGIN", "libc.so.6"}}),
-      ElementsAre(_, HasSubstr("[ ] NVLink: "), "[X] RDMA: mlx5_0 port 1",
-                  HasSubstr("[ ] GPUDirect RDMA: neither"), "[X] NCCL network plugin: libc.so.6"));
+  EXPECT_THAT(lines({{"NCCL_NET_PLUGIN", "libc.so.6"}}),
+              ElementsAre(_, HasSubstr("[ ] NVLink: "), "[X] RDMA: mlx5_0 port 1",
+                          HasSubstr("[ ] GPUDirect RDMA: neither"),
+                          "[X] NCCL network plugin: libc.so.6", _));
   Write("module/nvidia_peermem/version", "1");
   EXPECT_THAT(lines({{"NCCL_IB_DISABLE", "1"}, {"NCCL_NET_PLUGIN", "none"}}),
               ElementsAre(_, HasSubstr("[ ] NVLink: "), HasSubstr("[ ] RDMA: switched off"),
                           "[ ] GPUDirect RDMA: no RDMA",
-                          HasSubstr("[ ] NCCL network plugin: switched off")));
+                          HasSubstr("[ ] NCCL network plugin: switched off"), _));
   EXPECT_EQ(lines({})[3], "[X] GPUDirect RDMA: nvidia_peermem");
 }
 

@@ -262,6 +262,44 @@ TEST(ValidateMessage, BoundsWhatIsToldOfEdges) {
   }
 }
 
+TEST(ValidateHeartbeat, ChecksWhatIsOnADevice) {
+  struct Wrong {
+    std::function<void(v1::DeviceBatch&)> set;
+    std::string sentence;
+  };
+  const std::vector<Wrong> cases = {
+      {[](v1::DeviceBatch& b) { b.set_tensor(std::string(129, 'x')); }, "tensor: 129 bytes"},
+      {[](v1::DeviceBatch& b) { b.set_tensor("a\nb"); }, "tensor: \"a\\x0ab\""},
+      {[](v1::DeviceBatch& b) { b.clear_tensor(); }, "tensor: 0 bytes"},
+      {[](v1::DeviceBatch& b) { b.set_lane(-1); }, "lane: -1"},
+      {[](v1::DeviceBatch& b) { b.set_sequence(-1); }, "sequence: -1"},
+      {[](v1::DeviceBatch& b) { b.set_tensors(0); }, "tensors: 0"},
+      {[](v1::DeviceBatch& b) { b.clear_kind(); }, "kind: 0"},
+      {[](v1::DeviceBatch& b) { b.clear_stage(); }, "stage: 0"},
+      {[](v1::DeviceBatch& b) { b.set_process_set(-1); }, "process_set: -1"},
+  };
+  v1::Heartbeat heartbeat;
+  v1::DeviceBatch batch;
+  batch.set_tensor("grad/3");
+  batch.set_sequence(7);
+  batch.set_tensors(1);
+  batch.set_kind(v1::COLLECTIVE_KIND_ALLREDUCE);
+  batch.set_stage(static_cast<v1::DeviceStage>(99));  // of a later worker
+  for (const Wrong& wrong : cases) {
+    heartbeat.clear_device_batches();
+    *heartbeat.add_device_batches() = batch;
+    EXPECT_THAT(ValidateHeartbeat(heartbeat), IsOk());
+    wrong.set(*heartbeat.mutable_device_batches(0));
+    EXPECT_THAT(ValidateHeartbeat(heartbeat),
+                StatusIs(Code::kInvalidArgument, HasSubstr("device_batches." + wrong.sentence)));
+  }
+  heartbeat.clear_device_batches();
+  for (int i = 0; i < 5; ++i) *heartbeat.add_device_batches() = batch;
+  EXPECT_THAT(
+      ValidateHeartbeat(heartbeat),
+      StatusIs(Code::kInvalidArgument, HasSubstr("device_batches: 5 entries, expected at most 4")));
+}
+
 TEST(ValidateMessage, BoundsARequestForAProcessSet) {
   v1::ProcessSetRequest request;
   request.set_request(1);

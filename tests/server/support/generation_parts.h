@@ -33,7 +33,8 @@ struct GenerationParts {
         schedules(schedule_steps > 0, messages, sets),
         plans(1 << 20, messages, sets, schedules),
         comms(sets.sets()),
-        stalls({kWarning, kAbort}, messages, {sets, requests, schedules, comms}) {}
+        devices(sets.sets()),
+        stalls({kWarning, kAbort}, messages, {sets, requests, schedules, comms, devices}) {}
 
   // All ranks of the set submit it.
   void Submit(SetNegotiation& set, const std::string& name, absl::Time now = kStart) {
@@ -59,6 +60,7 @@ struct GenerationParts {
   GenerationSchedules schedules;
   GenerationPlans plans;
   CommWaits comms;
+  DeviceWaits devices;
   StallWatch stalls;
   std::vector<FailedTensor> failed;
   Effects effects;

@@ -41,7 +41,8 @@ FakeSettings& Settings() {
                                                                  {"nvlink", 0},
                                                                  {"capturing", 0},
                                                                  {"free_locks", 1},
-                                                                 {"capability", 9}});
+                                                                 {"capability", 9},
+                                                                 {"mig", 0}});
   return *settings;
 }
 
@@ -62,8 +63,7 @@ Memory& TheMemory() {
 
 std::atomic<bool> initialized = false;
 std::atomic<long> live_objects = 0, functions_asked = 0;
-// Of the driver's lock, where "free_locks" says so: by device, since a process has a lock of its
-// own, and ranks that a test runs in one process, each with a device, stand for processes.
+// Of the driver's lock ("free_locks"): by device, each of which stands for a process in a test.
 std::atomic<int> holders[kDevicesMax];
 int context_marks[kDevicesMax];  // their addresses are the contexts
 thread_local std::vector<CudaContext> current;
@@ -253,7 +253,7 @@ CudaResult cuDeviceGetUuid_v2(CudaUuid* uuid, CudaDevice device) {
   return kCudaSuccess;
 }
 CudaResult cuDeviceGetName(char* name, int length, CudaDevice) {
-  std::snprintf(name, static_cast<size_t>(length), "Fake GPU");
+  std::snprintf(name, length, Settings().Get("mig") ? "Fake GPU MIG 1g.10gb" : "Fake GPU");
   return kCudaSuccess;
 }
 CudaResult cuDeviceGetAttribute(int* value, int attribute, CudaDevice) {

@@ -51,9 +51,10 @@ class DeviceTensorsTest : public ::testing::Test {
     membership.set_cross_size(1);
     membership.add_nodes()->set_nodes(1);
     membership.mutable_nodes(0)->set_ranks_per_node(1);
-    membership.mutable_heartbeat_interval()->set_seconds(generation_ == 1 ? 3600 : 0);
     // Thus a worker says that it has entered a next generation.
-    if (generation_ > 1) membership.mutable_heartbeat_interval()->set_nanos(1'000'000);
+    const bool often = beats_often_ || generation_ > 1;
+    membership.mutable_heartbeat_interval()->set_seconds(often ? 0 : 3600);
+    if (often) membership.mutable_heartbeat_interval()->set_nanos(1'000'000);
     membership.mutable_lease()->set_seconds(36000);
     membership.set_store_prefix(absl::StrCat("g", generation_, "/"));
     coordinator_.Say(message);
@@ -136,6 +137,7 @@ class DeviceTensorsTest : public ::testing::Test {
   WorkerOptions options_;
   FakeCoordinator coordinator_;
   int64_t generation_ = 1;
+  bool beats_often_ = false;
   int64_t planned_ = 0;  // in the generation
   int opened_ = 0;
   std::shared_ptr<DeviceRuntime> device_ = DeviceRuntime::Open(FakeCudaPath()).value();

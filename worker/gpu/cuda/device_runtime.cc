@@ -3,14 +3,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/machine/gpu_sharing.h"
 
 namespace coordd {
 namespace {
 
 constexpr int kMaxNameBytes = 256;
 
-std::string UuidText(const CudaUuid& uuid) {
-  std::string text = "GPU";
+// As nvidia-smi names it.
+std::string UuidText(const CudaUuid& uuid, bool is_slice) {
+  std::string text = is_slice ? "MIG" : "GPU";
   for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
     const bool starts_group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
     absl::StrAppend(&text, starts_group ? "-" : "", absl::Hex(uuid.bytes[i], absl::kZeroPad2));
@@ -54,8 +56,8 @@ absl::Status DeviceRuntime::FindDevices() {
     identity.dma_buf =
         cuda_.DeviceGetAttribute(&dma_buf, kCudaDmaBufSupported, device.handle) == kCudaSuccess &&
         dma_buf == 1;
-    identity.uuid = UuidText(uuid);
     identity.model = model;
+    identity.uuid = UuidText(uuid, !MigSliceOf(identity.model).empty());
     devices_.push_back(std::move(device));
   }
   MutexLock lock(&mu_);

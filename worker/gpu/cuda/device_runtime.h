@@ -22,7 +22,7 @@ namespace coordd {
 
 struct DeviceIdentity {
   int32_t index = -1;  // in this process; depends on CUDA_VISIBLE_DEVICES
-  std::string uuid;    // "GPU-8f3c…": the device itself
+  std::string uuid;    // "GPU-8f3c…": the device itself; "MIG-…": the slice of one
   std::string model;
   int capability_major = 0, capability_minor = 0;
   bool dma_buf = false;  // its memory can be given to other devices as DMA-BUF

@@ -192,6 +192,22 @@ void DecideOnAlgorithm(absl::Span<const DeviceClaim> claims, const DeviceRules& 
   }
 }
 
+// What two ranks on one GPU may want instead.
+std::string SharingHint(const std::string& nccl) {
+  int major = 0, minor = 0;
+  const std::vector<absl::string_view> parts = absl::StrSplit(nccl, '.');
+  const bool known =
+      parts.size() >= 2 && absl::SimpleAtoi(parts[0], &major) && absl::SimpleAtoi(parts[1], &minor);
+  if (!known) return "";
+  if (std::pair(major, minor) >= std::pair(2, 30)) {
+    return ". NCCL 2.30 lets ranks share one with NCCL_MULTI_RANK_GPU_ENABLE=1, and coordd with "
+           "COORDD_ALLOW_SHARED_GPU=1 besides, on all ranks; without MPS they are on it in turns";
+  }
+  return absl::StrCat(". NCCL ", nccl,
+                      " lets no two ranks share one, under MPS either; 2.30 does, "
+                      "with NCCL_MULTI_RANK_GPU_ENABLE=1");
+}
+
 }  // namespace
 
 absl::string_view Name(GpuAlgorithm algorithm) {
@@ -274,7 +290,8 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
     return absl::FailedPreconditionError(
         absl::StrCat(Who(*other->second), " and ", Who(claim), " both use GPU ", claim.uuid,
                      ", expected one for each rank: give each rank a GPU of its own "
-                     "(CUDA_VISIBLE_DEVICES, or the local rank as device)"));
+                     "(CUDA_VISIBLE_DEVICES, or the local rank as device)",
+                     SharingHint(claim.nccl)));
   }
   for (const DeviceClaim& claim : claims) {
     if (!rules.require_rdma || !several_hosts || claim.rdma) continue;

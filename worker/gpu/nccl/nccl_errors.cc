@@ -15,10 +15,12 @@ struct Hint {
 // The first that fits counts: what is particular stands before what is general.
 constexpr Hint kHints[] = {
     {"duplicate gpu",
-     "two ranks use one GPU: give each a GPU of its own (CUDA_VISIBLE_DEVICES or the local rank)"},
-    // The same of 2.30, which can have two ranks on one.
+     "two ranks use one GPU, or MIG slices of one, which NCCL before 2.30 does not take, under MPS "
+     "either: give each a GPU of its own (CUDA_VISIBLE_DEVICES or the local rank)"},
+    // The same of 2.30, which tells slices apart, and can have two ranks on one.
     {"using the same gpu",
-     "two ranks use one GPU: give each a GPU of its own (CUDA_VISIBLE_DEVICES or the local rank)"},
+     "two ranks use one GPU or one MIG slice: give each its own (CUDA_VISIBLE_DEVICES or the local "
+     "rank), or let them share it by NCCL_MULTI_RANK_GPU_ENABLE=1, best under MPS"},
     {"no space left",
      "/dev/shm is full or small: in a container, give it more (--shm-size) or NCCL_SHM_DISABLE=1"},
     {"shm", "NCCL's shared memory: look at the size of /dev/shm, or set NCCL_SHM_DISABLE=1"},

@@ -41,7 +41,7 @@ NvmlGpu::~NvmlGpu() {
 }
 
 absl::Status NvmlGpu::Find(const std::string& uuid) {
-  const std::string bare(absl::StripPrefix(uuid, "GPU-"));
+  const std::string bare(absl::StripPrefix(absl::StripPrefix(uuid, "GPU-"), "MIG-"));
   NvmlResult result = kNvmlNotFound;
   for (const char* prefix : {"GPU-", "MIG-"}) {
     uuid_ = absl::StrCat(prefix, bare);

@@ -117,7 +117,7 @@ DeviceClaim DeviceAgreements::Claim() {
     claim.neighbours.push_back(
         {devices.identity(other).uuid, network.peer_to_peer && devices.HasNvLink(device, other)});
   }
-  report_.NoteDevice(own);
+  report_.NoteDevice(own, options_.mps);
   return claim;
 }
 

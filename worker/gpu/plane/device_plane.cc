@@ -6,11 +6,15 @@
 
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/protocol_bounds.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/gpu/plane/device_buffers.h"
 
 namespace coordd {
 namespace {
+
+// Of a batch on the device: not worth a word before.
+constexpr absl::Duration kWorthAWord = absl::Seconds(1);
 
 absl::Status AbortedStatus() { return absl::AbortedError("the data plane was stopped"); }
 
@@ -63,7 +67,7 @@ absl::Status DevicePlane::Admit(absl::Span<TensorJob> jobs, size_t* failed) {
     job.ready = ready;
     if (!report_.knows_device()) {
       report_.NoteNccl(nccl);
-      report_.NoteDevice(devices->identity(job.device));
+      report_.NoteDevice(devices->identity(job.device), options_.mps);
     }
     if (!FitsNccl(job.spec())) continue;
     // A send and its receive are a set of their own, which is not known yet.
@@ -157,6 +161,11 @@ void DevicePlane::Abort() {
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
 }
 
+void DevicePlane::TellOfDevice(absl::Time now, v1::Heartbeat& heartbeat) {
+  coordd::TellOfDevice(report_.progress().Launched(now - kWorthAWord, kMaxDeviceBatches), now,
+                       heartbeat);
+}
+
 int64_t DevicePlane::result_bytes() {
   const std::shared_ptr<ResultMemory> made = backend_.results();
   return made == nullptr ? 0 : made->bytes();
@@ -186,10 +195,10 @@ void DevicePlane::Stop() {
   if (thread.joinable()) thread.join();
 }
 
-void DevicePlane::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
+void DevicePlane::Finish(std::unique_ptr<BatchJob> batch, absl::Status status, absl::Time now) {
   // What went wrong first is what counts.
   if (batch->status.ok()) batch->status = std::move(status);
-  batch->times.ended = clock_.Now();
+  batch->times.ended = now;
   hooks_.finished(std::move(batch));
 }
 

@@ -24,6 +24,7 @@
 #include "worker/gpu/plane/device_agreements.h"
 #include "worker/gpu/plane/device_backend.h"
 #include "worker/gpu/plane/device_graphs.h"
+#include "worker/gpu/plane/device_progress.h"
 #include "worker/gpu/plane/device_queue.h"
 #include "worker/gpu/plane/device_report.h"
 #include "worker/gpu/plane/device_scratch.h"
@@ -119,6 +120,8 @@ class DevicePlane {
 
   // As DeviceReport's.
   std::optional<v1::DeviceUse> UseBeyond(int64_t* told) { return report_.UseBeyond(told); }
+  // Of what has been on the device for a second.
+  void TellOfDevice(absl::Time now, v1::Heartbeat& heartbeat);
 
   int64_t fusion_bytes() const { return scratch_.bytes(); }
   int64_t result_bytes();      // of results that the library has made, also of those
@@ -134,6 +137,7 @@ class DevicePlane {
     std::unique_ptr<BatchJob> batch;
     std::vector<TensorMove> before, behind;
     std::optional<NvtxRange> range;  // while it is being enqueued, for a profiler
+    DeviceProgress::Number number = 0;
     bool done = false;
     absl::Status status;
   };
@@ -171,6 +175,8 @@ class DevicePlane {
   // Each returns whether anything happened.
   bool Advance();
   bool CollectDone();
+  // What has been on the device for long.
+  void LookAtOldest(absl::Time now);
   // Its memory, until the backend ends.
   void Keep(const std::shared_ptr<Running>& running);
   Next NextOf(DeviceQueue::Entry& entry, const DeviceQueue::Before& before);
@@ -183,7 +189,11 @@ class DevicePlane {
   bool FreeIdleResults();
   absl::Status Prologue(Running& running, DeviceKernels& kernels, CudaStream stream);
   void Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event);
-  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
+  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
+    Finish(std::move(batch), std::move(status), clock_.Now());
+  }
+  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status, absl::Time now);
+  void FinishOnDevice(Running& running, absl::Status status);
   void WarnOnce(absl::string_view why);
 
   // Constant after construction.

@@ -19,6 +19,9 @@ constexpr absl::Duration kPollMin = absl::Microseconds(20);
 constexpr absl::Duration kPollMax = absl::Microseconds(500);
 // Of a caller: others may submit for ever.
 constexpr int kDriveStepsMax = 16;
+// Nobody asks the device how far it is with what has been there for less than that.
+constexpr absl::Duration kLooksLong = absl::Milliseconds(900);
+constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 constexpr absl::string_view kNoFloat8 =
     "float8 is reduced by NCCL 2.24 and later on GPUs of compute capability "
     "9.0 and later, which "
@@ -34,7 +37,7 @@ bool HasDirect(const BatchJob& batch) {
 void DevicePlane::Run() {
   UseExactTimers();
   absl::Duration poll = kPollMin;
-  absl::Time until = absl::InfinitePast();
+  absl::Time until = absl::InfinitePast(), look = absl::InfinitePast();
   while (true) {
     inbox_.AwaitCall(until);
     const DeviceSeat::Sit seat(&seat_);
@@ -42,9 +45,13 @@ void DevicePlane::Run() {
     moved = CollectDone() || moved;
     if (IsOver()) return End();
     poll = moved ? kPollMin : std::min(2 * poll, kPollMax);
-    until = moved              ? absl::InfinitePast()
-            : running_.empty() ? absl::InfiniteFuture()
-                               : clock_.Now() + poll;
+    until = moved ? absl::InfinitePast() : absl::InfiniteFuture();
+    if (moved || running_.empty()) continue;
+    const absl::Time now = clock_.Now();
+    until = now + poll;
+    if (now < look) continue;
+    look = now + kLookEvery;
+    LookAtOldest(now);
   }
 }
 
@@ -68,7 +75,7 @@ void DevicePlane::End() {
   // does not wait for it.
   for (const std::shared_ptr<Running>& running : std::exchange(running_, {})) {
     Keep(running);
-    Finish(std::move(running->batch), absl::AbortedError("the data plane was stopped"));
+    FinishOnDevice(*running, absl::AbortedError("the data plane was stopped"));
   }
 }
 
@@ -157,6 +164,9 @@ DevicePlane::Next DevicePlane::ToHost(DeviceQueue::Entry& entry, const DeviceQue
 void DevicePlane::LaunchOnDevice(std::unique_ptr<BatchJob> batch) {
   auto running = std::make_shared<Running>();
   running->batch = std::move(batch);
+  BatchTimes& times = running->batch->times;
+  times.started = times.launched = times.enqueued = clock_.Now();
+  running->number = report_.progress().Launching(*running->batch, times.launched);
   const absl::Status launched = TryLaunch(running);
   if (launched.ok()) {
     running_.push_back(std::move(running));
@@ -165,7 +175,7 @@ void DevicePlane::LaunchOnDevice(std::unique_ptr<BatchJob> batch) {
   // The others launch it, and NCCL knows calls by their order alone: what this
   // rank launched next would be taken for this one.
   Abort();
-  Finish(std::move(running->batch), launched);
+  FinishOnDevice(*running, launched);
 }
 
 absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
@@ -181,7 +191,6 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
       [this](int64_t bytes) { return backend_.results()->Take(backend_.get()->device(), bytes); },
       [this](int64_t bytes) { return scratch_.Sink(bytes, backend_.device(), *backend_.get()); });
   backend_.results()->CountBatch();
-  batch.times.started = batch.times.launched = clock_.Now();
   COORDD_RETURN_IF_ERROR(batch.Prepare());
   COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch,
                           scratch_.For(batch.ScratchBytes(), backend_.device(), *backend));
@@ -222,6 +231,8 @@ absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, Cud
 
 void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event) {
   running.range.reset();
+  running.batch->times.enqueued = clock_.Now();
+  report_.progress().Enqueued(running.number, running.batch->times.enqueued);
   // Works may outlive the worker: theirs keeps what it needs.
   const std::shared_ptr<DeviceEvent> kept(
       event.get(),
@@ -233,6 +244,27 @@ void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>&
   }
   // There is a communicator now.
   report_.NoteNetPlugin([this] { return LoadedNetPlugin(options_.environment); });
+}
+
+void DevicePlane::FinishOnDevice(Running& running, absl::Status status) {
+  const absl::Time now = clock_.Now();
+  running.batch->times.turn = report_.progress().Ended(running.number, now);
+  Finish(std::move(running.batch), std::move(status), now);
+}
+
+// An error is found by who asks for the end of the batch, which comes behind.
+void DevicePlane::LookAtOldest(absl::Time now) {
+  const auto unclear = report_.progress().Unclear(now - kLooksLong);
+  if (!unclear.has_value()) return;
+  const auto of_number = [&](const auto& running) { return running->number == *unclear; };
+  const auto found = std::find_if(running_.begin(), running_.end(), of_number);
+  if (found == running_.end()) return;
+  const auto is_made = [](const TensorJob& tensor) {
+    return tensor.ready == nullptr || tensor.ready->Happened().value_or(true);
+  };
+  const auto& tensors = (*found)->batch->tensors();
+  const bool are_made = std::all_of(tensors.begin(), tensors.end(), is_made);
+  report_.progress().NoteTensors(*unclear, are_made, now);
 }
 
 bool DevicePlane::FreeIdleResults() {
@@ -255,7 +287,7 @@ bool DevicePlane::CollectDone() {
     const std::shared_ptr<Running> ended = std::move(*it);
     it = running_.erase(it);
     if (!ended->status.ok() && backend_.HoldsGate()) Keep(ended);
-    Finish(std::move(ended->batch), std::move(ended->status));
+    FinishOnDevice(*ended, std::move(ended->status));
     moved = true;
   }
   return FreeIdleResults() || moved;

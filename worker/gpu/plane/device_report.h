@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "worker/gpu/nccl/nccl_runtime.h"
+#include "worker/gpu/plane/device_progress.h"
 #include "worker/gpu/plane/device_use.h"
 
 namespace coordd {
@@ -23,8 +24,8 @@ class DeviceReport {
   using MaybeNccl = absl::StatusOr<std::shared_ptr<NcclRuntime>>;
 
   void NoteNccl(const MaybeNccl& nccl);
-  // The first one counts.
-  void NoteDevice(const DeviceIdentity& device);
+  // The first one counts. `mps`: LookForMps. Where the process has a part of it, the log says so.
+  void NoteDevice(const DeviceIdentity& device, const std::string& mps);
   // Costs a load.
   bool knows_device() const { return knows_device_.load(std::memory_order_relaxed); }
   void NoteDecision(ProcessSetId process_set, absl::StatusOr<DeviceDecision> decision) {
@@ -56,9 +57,13 @@ class DeviceReport {
     return DescribeDeviceUse(facts_);
   }
 
+  // What is on the device.
+  DeviceProgress& progress() { return progress_; }
+
  private:
   std::atomic<bool> knows_device_ = false;
   std::atomic<bool> knows_plugin_ = false;
+  DeviceProgress progress_;  // thread-safe by itself
 
   // Guarded by mu_.
   Mutex mu_;

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/utf8.h"
+#include "common/machine/gpu_sharing.h"
 #include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
@@ -66,6 +67,7 @@ v1::DeviceUse DescribeDeviceUse(const DeviceFacts& facts) {
     device.set_index(facts.device->index);
     device.set_uuid(Tellable(facts.device->uuid, kMaxDeviceFieldBytes));
     device.set_model(Tellable(facts.device->model, kMaxDeviceFieldBytes));
+    use.set_sharing(Tellable(GpuSharing(facts.device->model, facts.mps), kMaxTransportBytes));
   }
   use.set_nccl(Tellable(facts.nccl, kMaxVersionBytes));
   use.set_no_nccl(Tellable(facts.no_nccl, kMaxReasonBytes));

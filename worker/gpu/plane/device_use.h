@@ -18,6 +18,7 @@ namespace coordd {
 struct DeviceFacts {
   std::optional<DeviceIdentity> device;  // of the first tensor
   std::string nccl, no_nccl;             // version, or why there is none
+  std::string mps;                       // LookForMps
   std::string net_plugin;                // that NCCL has loaded; empty: none, or not known yet
   std::map<ProcessSetId, absl::StatusOr<DeviceDecision>> decisions;
 };

@@ -17,6 +17,7 @@ struct DevicePlaneOptions {
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
   std::string host;     // for people
   std::string machine;  // as NCCL tells machines apart
+  std::string mps;      // LookForMps
   GpuNetwork network;
   bool host_uses_rdma = true;  // the host's data plane may, between nodes
   Environment environment;     // with NCCL's variables, and NVTX's

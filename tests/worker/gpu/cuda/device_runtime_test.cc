@@ -20,6 +20,7 @@ class DeviceRuntimeTest : public testing::Test {
     SetFakeCuda("devices", 8);
     SetFakeCuda("init_error", 0);
     SetFakeCuda("memory_limit", 0);
+    SetFakeCuda("mig", 0);
   }
 };
 
@@ -32,6 +33,12 @@ TEST_F(DeviceRuntimeTest, NamesTheDevicesByUuid) {
   EXPECT_EQ(runtime->identity(1).model, "Fake GPU");
   EXPECT_EQ(runtime->identity(1).index, 1);
   EXPECT_EQ(runtime->identity(1).capability_major, 9);
+}
+
+TEST_F(DeviceRuntimeTest, ASliceIsNamedAsOne) {
+  SetFakeCuda("mig", 1);
+  const auto runtime = DeviceRuntime::Open(FakeCudaPath()).value();
+  EXPECT_EQ(runtime->identity(1).uuid, "MIG-00102030-4050-6070-8090-a0b0c0d0e001");
 }
 
 TEST_F(DeviceRuntimeTest, ALibraryThatIsNotThereIsNamed) {

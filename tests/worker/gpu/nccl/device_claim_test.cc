@@ -75,6 +75,12 @@ TEST(DeviceClaim, TwoRanksOnOneGpuAreNamed) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("rank 0 (host node1) and rank 5 (host node1)"),
                              HasSubstr("both use GPU GPU-1"))));
+  EXPECT_THAT(DecideOnDevices(claims, {}).status().message(),
+              HasSubstr("NCCL 2.28.9 lets no two ranks share one, under MPS either; 2.30 does"));
+  std::vector<DeviceClaim> later = claims;
+  for (DeviceClaim& claim : later) claim.nccl = "2.30.7";
+  EXPECT_THAT(DecideOnDevices(later, {}).status().message(),
+              AllOf(HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1"), HasSubstr("without MPS")));
   DeviceRules shared;
   shared.allow_shared_gpu = true;
   EXPECT_TRUE(DecideOnDevices(claims, shared)->nccl);

@@ -127,8 +127,9 @@ TEST(NcclErrorText, SaysWhatWhereAndWhatHelps) {
                           Place()),
             "ncclCommInitRankConfig: invalid usage: Duplicate GPU detected : rank 1 and rank 0 "
             "(rank 1 of 4, process set 2, device 3 GPU-1, NCCL 2.28.9, driver 13.0, interfaces: "
-            "NCCL's choice): two ranks use one GPU: give each a GPU of its own "
-            "(CUDA_VISIBLE_DEVICES or the local rank)");
+            "NCCL's choice): two ranks use one GPU, or MIG slices of one, which NCCL before 2.30 "
+            "does not take, under MPS either: give each a GPU of its own (CUDA_VISIBLE_DEVICES or "
+            "the local rank)");
 }
 
 TEST(NcclErrorText, NamesTheInterfaceAndHasNoHintForTheUnknown) {

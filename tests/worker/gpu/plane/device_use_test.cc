@@ -35,7 +35,15 @@ TEST(DeviceUse, NamesTheGpuAndTheVersionOfNccl) {
   EXPECT_EQ(use.device().uuid(), "GPU-8f3c");
   EXPECT_EQ(use.device().model(), "NVIDIA H200");
   EXPECT_EQ(use.nccl(), "2.28.9");
+  EXPECT_EQ(use.sharing(), "");
   EXPECT_FALSE(DescribeDeviceUse({}).has_device());
+}
+
+TEST(DeviceUse, SaysWhatPartOfAGpuItIs) {
+  DeviceFacts facts = FactsOf({});
+  facts.device->model = "NVIDIA H200 MIG 1g.18gb";
+  facts.mps = "MPS";
+  EXPECT_EQ(DescribeDeviceUse(facts).sharing(), "MIG 1g.18gb, MPS");
 }
 
 TEST(DeviceUse, SaysWhatNcclTravelsOver) {

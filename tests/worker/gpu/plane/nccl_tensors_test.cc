@@ -54,6 +54,43 @@ TEST_F(NcclTensorsTest, NcclGetsItBehindTheCallersStreamAndNobodyWaitsForTheDevi
   Stop(*worker);
 }
 
+TEST_F(NcclTensorsTest, CoordinatorHearsWhatStandsOnTheDeviceAndWhy) {
+  beats_often_ = true;
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  DeviceStream stream = DeviceStream::Create(*device_, kDevice).value();
+  DeviceKernels kernels = DeviceKernels::Load(*device_, kDevice).value();
+  const DeviceMemory word = DeviceMemory::AllocatePinned(*device_, kDevice, 4).value();
+  auto* const closed = new (word.data()) std::atomic<uint32_t>(1);
+  float* const values = NewTensor(1.0f);
+  ASSERT_TRUE(kernels.Gate(closed, stream.get()).ok());
+  Submission submission = Of(CollectiveKind::kAllreduce, "grad", values, values);
+  submission.stream = reinterpret_cast<uintptr_t>(stream.get());
+  const auto held = worker->Submit(submission);
+  ASSERT_THAT(held, IsOk());
+  PlanWhatIsReady();
+  submission.spec.name = "other";
+  submission.stream = 0;
+  submission.input = submission.output = NewTensor(2.0f);
+  const auto behind = worker->Submit(submission);
+  ASSERT_THAT(behind, IsOk());
+  PlanWhatIsReady();
+  v1::Heartbeat told;
+  while (told.device_batches_size() < 2 ||
+         told.device_batches(0).stage() != v1::DEVICE_STAGE_HELD) {
+    told = coordinator_.Receive().heartbeat();
+  }
+  EXPECT_EQ(told.device_batches(0).tensor(), "grad");
+  EXPECT_EQ(told.device_batches(0).sequence(), 1);
+  EXPECT_GE(told.device_batches(0).on_device().seconds(), 1);
+  EXPECT_EQ(told.device_batches(1).tensor(), "other");
+  EXPECT_EQ(told.device_batches(1).stage(), v1::DEVICE_STAGE_ENQUEUED);
+  *closed = 0;
+  EXPECT_THAT(Await(*held), IsOk());
+  EXPECT_THAT(Await(*behind), IsOk());
+  while (told.device_batches_size() > 0) told = coordinator_.Receive().heartbeat();
+  Stop(*worker);
+}
+
 TEST_F(NcclTensorsTest, WhatALostGenerationLeavesIsHeldUntilTheProgramKnowsOfTheNext) {
   options_.on_failure = OnFailure::kRaise;
   const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
