@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "coordd/coordd.h"
+#include "tests/integration/gpu_averages.h"
 #include "tests/integration/gpu_drain.h"
 #include "tests/integration/gpu_every_type.h"
 #include "tests/integration/gpu_graphs.h"
@@ -339,6 +340,7 @@ void Collectives(Rank& r, int steps) {
   }
   for (int step = 0; step < steps; ++step) {
     Allreduce(r);
+    Averages(r);
     GroupedAllreduce(r);
     AllreduceOfShorts(r);
     Float8(r);
@@ -456,6 +458,7 @@ void SayWhatNcclSaw() {
   if (const auto shrunk =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_shrunk_communicators")))
     std::printf("nccl shrunk %ld\n", shrunk());
+  SayHowItAveraged(fake);
   if (const auto split = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_split_communicators")))
     std::printf("nccl split %ld\n", split());
   const auto windows = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_windows"));

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/execute/batch_job.h"
+#include "worker/gpu/nccl/nccl_route.h"
 #include "worker/numeric/integer_average.h"
 
 namespace coordd {
@@ -20,6 +21,14 @@ bool Holds(const FusedRange& slot, int64_t offset_bytes) {
 
 double BatchJob::FactorOf(const TensorSpec& spec) const {
   return spec.postscale_factor / (spec.op == ReduceOp::kAverage ? context_.size : 1);
+}
+
+// What is fused is scaled while it is packed and unpacked, which is for nothing.
+void BatchJob::LeaveScalingToNccl(const DeviceDecision& decision) {
+  const TensorSpec& spec = tensors_.front().spec();
+  if (fused() || !NcclMultiplies(spec, context_.size, decision)) return;
+  input_factor_ = spec.prescale_factor * FactorOf(spec);
+  scaled_ = true;
 }
 
 // The tensors of a batch agree in it.

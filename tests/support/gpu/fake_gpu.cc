@@ -81,6 +81,7 @@ int FakeCudaLockHolders() { return Find<int()>(FakeCudaPath(), "fake_cuda_lock_h
 long FakeCudaFunctionsAsked() {
   return Find<long()>(FakeCudaPath(), "fake_cuda_functions_asked")();
 }
+long FakeCudaScalings() { return Find<long()>(FakeCudaPath(), "fake_cuda_scalings")(); }
 int FakeCudaDeviceOf(const void* pointer) {
   return Find<int(const void*)>(FakeCudaPath(), "fake_cuda_device_of")(pointer);
 }
@@ -107,6 +108,9 @@ long FakeNcclRevokedCommunicators() {
 }
 long FakeNcclFinalizedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_finalized_communicators")();
+}
+long FakeNcclMultipliedCalls() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_multiplied_calls")();
 }
 long FakeNcclRegisteredBuffers() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_registered_buffers")();

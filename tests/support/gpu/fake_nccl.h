@@ -43,6 +43,7 @@ long fake_nccl_revoked_communicators();  // whose revocation has come to its end
 long fake_nccl_finalized_communicators();
 long fake_nccl_shrunk_communicators();  // that came out of ncclCommShrink
 long fake_nccl_split_communicators();   // that came out of ncclCommSplit
+long fake_nccl_multiplied_calls();      // of sums whose inputs are multiplied first
 long fake_nccl_registered_buffers();    // how often one was
 long fake_nccl_windows();               // that were made
 }

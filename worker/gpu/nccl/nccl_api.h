@@ -52,7 +52,9 @@ enum class NcclType : int {
   kFloat8E4m3 = 10,  // since 2.24
   kFloat8E5m2 = 11,
 };
-enum class NcclOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3 };
+// Above these: operators that ncclRedOpCreatePreMulSum has made.
+enum class NcclOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAverage = 4 };
+inline constexpr int kNcclScalarHostImmediate = 1;  // the scalar is read during the call
 
 // The configuration of 2.18, which later versions take for what it says it is, but for its last
 // member: 2.26 put the traffic class there, and up to 2.26.5 takes it from a configuration of any
@@ -102,6 +104,10 @@ struct NcclFunctions {
                      CudaStream stream) = nullptr;
   NcclResult (*Recv)(void* output, size_t count, NcclType type, int peer, NcclComm comm,
                      CudaStream stream) = nullptr;
+  // A sum of inputs that are multiplied with the scalar, of the type, first.
+  NcclResult (*RedOpCreatePreMulSum)(NcclOp* op, void* scalar, NcclType type, int residence,
+                                     NcclComm comm) = nullptr;
+  NcclResult (*RedOpDestroy)(NcclOp op, NcclComm comm) = nullptr;
   NcclResult (*GroupStart)() = nullptr;
   NcclResult (*GroupEnd)() = nullptr;
 

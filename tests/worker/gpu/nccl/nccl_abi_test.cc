@@ -30,6 +30,8 @@ EXPECT_SAME(AllGather);
 EXPECT_SAME(ReduceScatter);
 EXPECT_SAME(Send);
 EXPECT_SAME(Recv);
+EXPECT_SAME(RedOpCreatePreMulSum);
+EXPECT_SAME(RedOpDestroy);
 EXPECT_SAME(GroupStart);
 EXPECT_SAME(GroupEnd);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 4)
@@ -111,6 +113,8 @@ TEST(NcclAbi, NumbersAreTheVendors) {
   EXPECT_EQ(Number(NcclOp::kProduct), ncclProd);
   EXPECT_EQ(Number(NcclOp::kMax), ncclMax);
   EXPECT_EQ(Number(NcclOp::kMin), ncclMin);
+  EXPECT_EQ(Number(NcclOp::kAverage), ncclAvg);
+  EXPECT_EQ(kNcclScalarHostImmediate, ncclScalarHostImmediate);
 }
 
 }  // namespace
