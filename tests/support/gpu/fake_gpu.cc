@@ -91,6 +91,9 @@ void SetFakeNccl(const char* name, long value) {
 std::string TakeBrokenNcclRule() {
   return Find<const char*()>(FakeNcclPath(), "fake_nccl_broken_rule")();
 }
+std::string FakeNcclLastName() {
+  return Find<const char*()>(FakeNcclPath(), "fake_nccl_last_name")();
+}
 long FakeNcclLiveCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_live_communicators")();
 }

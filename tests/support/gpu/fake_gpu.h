@@ -46,6 +46,7 @@ long FakeCudaScalings();
 int FakeCudaDeviceOf(const void* pointer);
 void SetFakeNccl(const char* name, long value);
 std::string TakeBrokenNcclRule();
+std::string FakeNcclLastName();
 long FakeNcclLiveCommunicators();
 long FakeNcclAbortedCommunicators();
 long FakeNcclRevokedCommunicators();

@@ -35,6 +35,8 @@ void fake_nccl_set(const char* name, long value);
 
 // The first rule that was broken in this process since the last call; "": none.
 const char* fake_nccl_broken_rule();
+// That of the last configuration; "" before 2.27.
+const char* fake_nccl_last_name();
 // Communicators that have been made and neither destroyed nor aborted; those that were aborted.
 long fake_nccl_live_communicators();
 long fake_nccl_calls();  // of collectives, sends and receives

@@ -56,11 +56,15 @@ enum class NcclType : int {
 enum class NcclOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAverage = 4 };
 inline constexpr int kNcclScalarHostImmediate = 1;  // the scalar is read during the call
 
-// The configuration of 2.18, which later versions take for what it says it is, but for its last
-// member: 2.26 put the traffic class there, and up to 2.26.5 takes it from a configuration of any
-// version that is as large. Before, these four bytes were padding, which nobody had written.
+// The configuration of 2.18, which later versions take for what it says it is, but for what they
+// have put behind it: 2.26 put the traffic class there, and up to 2.26.5 takes it from a
+// configuration of any version that is as large. Before, these four bytes were padding, which
+// nobody had written. 2.27 put a name behind it, which is read of every configuration that is large
+// enough: so one without a name ends before it.
 struct NcclConfig {
-  size_t size = sizeof(NcclConfig);
+  static constexpr size_t kSizeWithoutName = 48;
+
+  size_t size = kSizeWithoutName;
   unsigned magic = 0xcafebeef;
   unsigned version = kNcclVersionMin;
   int blocking = kUndefined;
@@ -70,6 +74,7 @@ struct NcclConfig {
   const char* net_name = nullptr;
   int split_share = kUndefined;
   int traffic_class = kUndefined;
+  const char* name = nullptr;  // as long as the communicator; with sizeof(NcclConfig) as size
 
   static constexpr int kUndefined = -2147483647 - 1;
 };

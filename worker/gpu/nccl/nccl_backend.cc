@@ -180,6 +180,7 @@ bool NcclBackend::Progress() {
 
 NcclPlace NcclBackend::PlaceOf(const CollectiveArgs& args, const Group& members) const {
   NcclPlace place;
+  place.job = options_.job;
   place.group = args.group;
   place.rank = members.rank;
   place.size = members.size;

@@ -28,6 +28,7 @@
 namespace coordd {
 
 struct NcclBackendOptions {
+  std::string job;                               // for people
   int32_t device = 0;                            // of this rank, in this process
   absl::Duration init_limit = absl::Minutes(5);  // of each communicator
   bool register_buffers = true;                  // where NCCL can (ncclCommRegister)

@@ -30,7 +30,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
   COORDD_ASSIGN_OR_RETURN(DeviceScope scope,
                           DeviceScope::Enter(communicator->device(), communicator->place_.device));
   const NcclFunctions& nccl = communicator->nccl();
-  NcclConfig config = communicator->runtime_->Config(/*blocking=*/false);
+  NcclConfig config = communicator->runtime_->Config(/*blocking=*/false, communicator->name_);
   const NcclPlace& at = communicator->place_;
   const bool scalable = ids.size() > 1;
   const NcclResult result =
@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginShrink(
     std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded) {
   std::shared_ptr<NcclCommunicator> shrunk(
       new NcclCommunicator(parent->runtime_, std::move(place)));
-  NcclConfig config = shrunk->runtime_->Config(/*blocking=*/false);
+  NcclConfig config = shrunk->runtime_->Config(/*blocking=*/false, shrunk->name_);
   COORDD_RETURN_IF_ERROR(parent->origin()->Call("ncclCommShrink", [&](NcclComm comm) {
     return shrunk->nccl().CommShrink(comm, excluded.data(), static_cast<int>(excluded.size()),
                                      &shrunk->slot_, &config, kNcclShrinkDefault);
@@ -68,7 +68,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginDirect(
     std::shared_ptr<NcclCommunicator> origin) {
   std::shared_ptr<NcclCommunicator> direct(
       new NcclCommunicator(origin->runtime_, origin->place_, /*direct=*/true));
-  NcclConfig config = direct->runtime_->Config(/*blocking=*/true);
+  NcclConfig config = direct->runtime_->Config(/*blocking=*/true, direct->name_);
   config.split_share = 1;
   COORDD_RETURN_IF_ERROR(origin->Call("ncclCommSplit", [&](NcclComm comm) {
     return direct->nccl().CommSplit(comm, /*color=*/0, direct->place_.rank, &direct->slot_,

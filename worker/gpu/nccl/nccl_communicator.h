@@ -110,7 +110,10 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
 
  private:
   NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place, bool direct = false)
-      : runtime_(std::move(runtime)), place_(std::move(place)), direct_(direct) {}
+      : runtime_(std::move(runtime)),
+        place_(std::move(place)),
+        name_(CommunicatorName(place_)),
+        direct_(direct) {}
 
   const NcclFunctions& nccl() const { return runtime_->nccl.functions; }
   DeviceRuntime& device() const { return *runtime_->device; }
@@ -139,6 +142,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   // Constant after construction.
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclPlace place_;
+  const std::string name_;  // NCCL refers to it
   const bool direct_;
 
   // Written by NCCL until Begin's init, BeginShrink's, BeginDirect's, and RegisterWindow, is over.
