@@ -34,11 +34,15 @@ inline void Averages(RankOnDevice& r) {
   }
 }
 
-// What the stand-in of NCCL has seen of that, and what the last communicator was called.
+// What the stand-in of NCCL has seen of that, of registered memory, and what the last communicator
+// was called.
 inline void SayHowItAveraged(void* fake) {
   if (const auto multiplied =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_multiplied_calls")))
     std::printf("nccl multiplied %ld\n", multiplied());
+  if (const auto registered =
+          reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_registered_buffers")))
+    std::printf("nccl registered %ld\n", registered());
   if (const auto name = reinterpret_cast<const char* (*)()>(dlsym(fake, "fake_nccl_last_name")))
     std::printf("nccl name [%s]\n", name());
 }

@@ -41,6 +41,7 @@
 #include "tests/integration/gpu_drain.h"
 #include "tests/integration/gpu_every_type.h"
 #include "tests/integration/gpu_graphs.h"
+#include "tests/integration/gpu_memory.h"
 #include "tests/integration/gpu_rank.h"
 #include "tests/integration/gpu_rhythms.h"
 #include "tests/integration/gpu_sets.h"
@@ -341,6 +342,7 @@ void Collectives(Rank& r, int steps) {
   for (int step = 0; step < steps; ++step) {
     Allreduce(r);
     Averages(r);
+    RegisteredMemory(r);
     GroupedAllreduce(r);
     AllreduceOfShorts(r);
     Float8(r);

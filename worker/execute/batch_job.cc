@@ -71,7 +71,7 @@ CollectiveArgs BatchJob::Args() const {
   args.sequence = sequence_;
   args.group = context_.process_set;
   args.root = Rank{std::max(RootIndex(), 0)};
-  args.input_factor = input_factor_;
+  args.input_factor = scaling_.input_factor;
   // A tensor that is staged is on the host by now.
   args.memory = on_device() ? MemoryKind::kCuda : MemoryKind::kHost;
   args.device = device();

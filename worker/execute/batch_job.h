@@ -143,6 +143,11 @@ class BatchJob {
   bool counts_after_all = false;  // interrupted, and its results, unpacked, are the program's
 
  private:
+  // What is not done here of it.
+  struct Scaling {
+    bool by_backend = false;    // of the result
+    double input_factor = 1.0;  // then of all of it, by NCCL
+  };
   // What one rank gives to one tensor of an allgather, or gets of a reducescatter, in bytes.
   using Parts = std::vector<std::vector<int64_t>>;  // [tensor][rank]
 
@@ -162,7 +167,7 @@ class BatchJob {
   }
   // What is left to be done of it here.
   double PrescaleOf(const TensorSpec& spec) const {
-    return input_factor_ == 1.0 ? spec.prescale_factor : 1.0;
+    return scaling_.input_factor == 1.0 ? spec.prescale_factor : 1.0;
   }
   // The factor of a result of floating point, which the backend may scale with in passing.
   double FactorOf(const TensorSpec& spec) const;
@@ -203,8 +208,7 @@ class BatchJob {
   FlatLayout flat_;
   BlockLayout blocks_;
   bool prepared_ = false, unpacked_ = false;
-  bool scaled_ = false;        // by the backend
-  double input_factor_ = 1.0;  // which is then all of it
+  Scaling scaling_;
   BatchMemory memory_;
   int64_t scratch_bytes_ = 0;
   bool keeps_input_ = false;  // of a single tensor, reduced in place

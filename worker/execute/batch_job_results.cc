@@ -27,8 +27,7 @@ double BatchJob::FactorOf(const TensorSpec& spec) const {
 void BatchJob::LeaveScalingToNccl(const DeviceDecision& decision) {
   const TensorSpec& spec = tensors_.front().spec();
   if (fused() || !NcclMultiplies(spec, context_.size, decision)) return;
-  input_factor_ = spec.prescale_factor * FactorOf(spec);
-  scaled_ = true;
+  scaling_ = {.by_backend = true, .input_factor = spec.prescale_factor * FactorOf(spec)};
 }
 
 // The tensors of a batch agree in it.
@@ -36,12 +35,12 @@ void BatchJob::AskToScale(CollectiveArgs& args) {
   const TensorSpec& spec = tensors_.front().spec();
   if (on_device() || IsInteger(spec.dtype) || spec.dtype == DataType::kBool) return;
   args.scale = FactorOf(spec);
-  if (args.scale != 1.0) args.scaled = &scaled_;
+  if (args.scale != 1.0) args.scaled = &scaling_.by_backend;
 }
 
 void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
                           int64_t bytes) {
-  if (!Reduces(kind_) || scaled_) return memory_.Copy(to, from, bytes);
+  if (!Reduces(kind_) || scaling_.by_backend) return memory_.Copy(to, from, bytes);
   if (spec.op != ReduceOp::kAverage || !IsInteger(spec.dtype))
     return memory_.CopyAndScale(spec, FactorOf(spec), to, from, bytes);
   memory_.Move({.kind = TensorMove::Kind::kAverage,

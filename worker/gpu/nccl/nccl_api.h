@@ -163,6 +163,11 @@ inline bool NcclLaunchesOnThreads(const NcclLibrary& nccl) {
   return nccl.version >= kVersion && nccl.functions.CommSplit != nullptr;
 }
 
+// Whether memory can be registered with a communicator (2.19).
+inline bool NcclRegisters(const NcclFunctions& nccl) {
+  return nccl.CommRegister != nullptr && nccl.CommDeregister != nullptr;
+}
+
 // Whether a library of `version` does so on GPUs of this compute capability: since 2.24, and since
 // Hopper. (It moves them, as bytes, everywhere.)
 inline bool NcclReducesFloat8(int version, int capability_major) {

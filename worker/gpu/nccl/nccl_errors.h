@@ -12,7 +12,8 @@ namespace coordd {
 
 // Where a communicator is.
 struct NcclPlace {
-  std::string job;  // for people
+  std::string job;   // for people
+  std::string name;  // CommunicatorName of it, as long as NCCL refers to that
   ProcessSetId group;
   int32_t rank = 0, size = 1;  // in the group, or of its ranks on this node
   int32_t node = -1;           // of those alone, on the group's so many'th node; -1: of all

@@ -104,6 +104,13 @@ void DevicePlane::Take(GroupEnded& ended) {
   backend_.EndGroup(ended.process_set);
 }
 
+void DevicePlane::Take(MemoryReleased& released) {
+  const auto done = [done = released.done] { done->store(true, std::memory_order_release); };
+  const std::shared_ptr<NcclBackend> backend = backend_.get();
+  if (backend == nullptr) return done();
+  backend->ReleaseMemory(released.process_set, released.memory, done);
+}
+
 bool DevicePlane::Advance() {
   return queue_.Advance([this](DeviceQueue::Entry& entry,
                                const DeviceQueue::Before& before) { return NextOf(entry, before); },
@@ -220,6 +227,7 @@ absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, Cud
     last = tensor.ready.get();
     COORDD_RETURN_IF_ERROR(last->LetWait(stream));
   }
+  COORDD_RETURN_IF_ERROR(backend_.registrations().Apply(*running.batch, *backend_.get()));
   return EnqueueMoves(running.before, backend_.device(), index, kernels, stream,
                       scratch_.identities());
 }

@@ -180,6 +180,17 @@ TEST(DeviceClaim, WindowsAreMadeByAllInOneSizeOrByNobody) {
   EXPECT_TRUE(DecideOnDevices({first, second}, {})->windows);
 }
 
+TEST(DeviceClaim, MemoryIsRegisteredByAllRanksOrNone) {
+  DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
+  first.registers = true;
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->registers);
+  second.registers = true;
+  EXPECT_TRUE(DecodeClaim(EncodeClaim(second))->registers);
+  const auto decision = DecideOnDevices({first, second}, {});
+  EXPECT_TRUE(decision->registers);
+  EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), *decision);
+}
+
 TEST(DeviceClaim, OneGpuWithMulticastIsEnoughForASwitchThatReduces) {
   DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
   EXPECT_FALSE(DecideOnDevices({first, second}, {})->multicast);
