@@ -1,4 +1,5 @@
 // Memory for collectives.
+#include "absl/strings/str_cat.h"
 #include "client/c_api/c_api_internal.h"
 #include "common/base/status_macros.h"
 
@@ -50,6 +51,35 @@ coordd_status_t coordd_register(coordd_worker_t* worker, const void* memory, int
     if (worker == nullptr) return coordd::NullArgument("worker");
     if (memory == nullptr) return coordd::NullArgument("memory");
     return worker->worker->CheckMapped(memory, size_bytes);
+  });
+}
+
+coordd_status_t coordd_register_device(coordd_worker_t* worker, int32_t process_set,
+                                       int32_t device_index, void* memory, int64_t size_bytes,
+                                       double timeout_seconds) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (memory == nullptr) return coordd::NullArgument("memory");
+    if (size_bytes < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("size_bytes is ", size_bytes, ", expected 1 or more"));
+    }
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    return worker->worker->RegisterDeviceMemory(
+        {coordd::ProcessSetId{process_set}, device_index, memory, size_bytes}, timeout);
+  });
+}
+
+coordd_status_t coordd_unregister_device(coordd_worker_t* worker, int32_t process_set, void* memory,
+                                         double timeout_seconds) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (memory == nullptr) return absl::OkStatus();
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    return worker->worker->UnregisterDeviceMemory(coordd::ProcessSetId{process_set}, memory,
+                                                  timeout);
   });
 }
 

@@ -48,8 +48,8 @@
  * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
  * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
- * revision 21 the option settling_window_seconds; revision 22 messages of comms (comm.h); revision
- * 23 coordd_comm_alltoallv; revision 24 coordd_comm_withdraw.
+ * revision 21 the option settling_window_seconds; 22 coordd_comm_send_async, _receive_async; 23
+ * coordd_comm_alltoallv; 24 coordd_comm_withdraw; 25 coordd_(un)register_device (memory.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -68,7 +68,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 24
+#define COORDD_ABI_VERSION 25
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

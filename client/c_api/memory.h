@@ -80,6 +80,42 @@ COORDD_API coordd_status_t coordd_register_memfd(coordd_worker_t* worker, int fd
 COORDD_API coordd_status_t coordd_unregister(coordd_worker_t* worker, void* memory,
                                              double timeout_seconds);
 
+/* --- memory of GPUs ---------------------------------------------------------------------------
+ *
+ * NCCL moves from and to buffers of its own unless it knows the program's memory. What is reduced
+ * again and again (buckets of gradients, the segments of a torch.cuda.MemPool) can be registered
+ * with the communicators of a process set:
+ *
+ *     coordd_register_device(worker, 0, device, bucket, bytes, 0);
+ *     ... collectives on the bucket ...
+ *     coordd_unregister_device(worker, 0, bucket, 0);
+ *     cudaFree(bucket);
+ *
+ * It ends with the generation: register anew in the next one. COORDD_GPU_REGISTER=0 on any rank
+ * leaves all of it out. */
+
+/* Collective: all ranks of the set call it, in one order with other calls of it, each with memory
+ * of its own device, `size_bytes` of it (at least 1). Waits for the others, and for what was
+ * launched before. From then on all ranks give to a collective what they have all registered, in
+ * place or both input and output, or none of them does; mixing is not defined by NCCL. No rank
+ * joins (coordd_join) while memory is registered: the generation would end. At most 64 pieces in a
+ * set.
+ *
+ * UNIMPLEMENTED: not all ranks can, and why (COORDD_GPU_REGISTER, no NCCL, NCCL before 2.19); with
+ * on_failure "continue". INVALID_ARGUMENT: it is not memory of the device, or overlaps with what is
+ * registered. RESOURCE_EXHAUSTED; DEADLINE_EXCEEDED; UNAVAILABLE; the generation's end, as
+ * coordd_worker_status. */
+COORDD_API coordd_status_t coordd_register_device(coordd_worker_t* worker, int32_t process_set,
+                                                  int32_t device_index, void* memory,
+                                                  int64_t size_bytes, double timeout_seconds);
+
+/* Of this rank alone, before the memory is freed. No collective that is pending uses it, and none
+ * will, here or on another rank, before that has called this, too. Waits until the device is
+ * through with what was launched before. NULL is allowed, and nothing. INVALID_ARGUMENT: it does
+ * not begin what is registered in the set. DEADLINE_EXCEEDED: the device is not through. */
+COORDD_API coordd_status_t coordd_unregister_device(coordd_worker_t* worker, int32_t process_set,
+                                                    void* memory, double timeout_seconds);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,6 +28,23 @@ def results(device, total):
     check(torch.all(sent == hvd.size() - 1), "broadcast")
 
 
+def averages_and_registered_memory(device, total):
+    """Of whole numbers, whose sums are exact; alone, so that NCCL multiplies where it can; in memory that it is told of."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for elements in (1000, 1 << 20):  # below and above what a switch may reduce
+            tensor = torch.full((elements,), hvd.size() * (hvd.rank() + 1), dtype=dtype, device=device)
+            check(torch.all(hvd.allreduce(tensor, op=hvd.Average) == total), f"average of {elements} {dtype}")
+            halved = hvd.allreduce(tensor, op=hvd.Average, prescale_factor=0.5)
+            check(torch.all(halved * 2 == total), f"average of {elements} {dtype} with a prescale factor")
+    bucket = torch.empty(1 << 22, device=device)
+    hvd.register_memory(bucket)
+    for _ in range(3):
+        bucket.fill_(hvd.rank() + 1)
+        hvd.allreduce_(bucket, op=hvd.Sum, name="registered bucket")
+        check(torch.all(bucket == total), "allreduce of registered memory")
+    hvd.unregister_memory(bucket)
+
+
 def streams(device, total):
     """The input is made, and the result read, on a stream that is not the default one."""
     side = torch.cuda.Stream(device)
@@ -268,6 +285,7 @@ def main():
     torch.cuda.set_device(device)
     total = hvd.size() * (hvd.size() + 1) // 2
     results(device, total)
+    averages_and_registered_memory(device, total)
     streams(device, total)
     training(device)
     training_on_streams(device)

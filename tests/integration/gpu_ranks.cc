@@ -38,9 +38,11 @@
 #include <vector>
 
 #include "coordd/coordd.h"
+#include "tests/integration/gpu_averages.h"
 #include "tests/integration/gpu_drain.h"
 #include "tests/integration/gpu_every_type.h"
 #include "tests/integration/gpu_graphs.h"
+#include "tests/integration/gpu_memory.h"
 #include "tests/integration/gpu_rank.h"
 #include "tests/integration/gpu_rhythms.h"
 #include "tests/integration/gpu_sets.h"
@@ -341,6 +343,8 @@ void Collectives(Rank& r, int steps) {
   }
   for (int step = 0; step < steps; ++step) {
     Allreduce(r);
+    Averages(r);
+    RegisteredMemory(r);
     GroupedAllreduce(r);
     AllreduceOfShorts(r);
     Float8(r);
@@ -458,6 +462,7 @@ void SayWhatNcclSaw() {
   if (const auto shrunk =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_shrunk_communicators")))
     std::printf("nccl shrunk %ld\n", shrunk());
+  SayHowItAveraged(fake);
   if (const auto split = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_split_communicators")))
     std::printf("nccl split %ld\n", split());
   const auto windows = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_windows"));

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/gpu_memory.h"
+
 namespace coordd {
 namespace {
 
@@ -51,6 +53,7 @@ void Rhythms(RankOnDevice& r, int steps) {
   const bool member = r.rank() < static_cast<int32_t>(some.size());
   for (int step = 0; step < steps; ++step) {
     if ((3 * r.rank() + step) % 5 == 0) r.Synchronize();
+    if (step == 30 || step == 31) RegisteredMemory(r);
     std::vector<Reduction> gradients;
     for (size_t i = 0; i < std::size(names); ++i)
       gradients.push_back(Submit(r, names[i], kGradients[i]));

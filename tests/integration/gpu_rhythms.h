@@ -6,8 +6,8 @@
 namespace coordd {
 
 // So many steps of gradients, which are executed by schedule once they have been the same; beside
-// them a small tensor now and then, a large one more rarely, and a while of much in another process
-// set. The ranks come at different times. Every result is checked.
+// them a small tensor now and then, a large one more rarely, memory that is registered, and a while
+// of much in another process set. The ranks come at different times. Every result is checked.
 void Rhythms(RankOnDevice& r, int steps);
 
 }  // namespace coordd

@@ -5,7 +5,7 @@ if(COORDD_SANITIZE)
   target_compile_definitions(nccl_backend_conformance_test PRIVATE COORDD_SANITIZED_TEST=1)
 endif()
 coordd_unit_tests(gpu_tests LIBS coordd_worker_runtime coordd_data_plane_testing coordd_fake_gpu
-  FILES gpu/cuda/device_runtime gpu/plane/device_plane_parts gpu/plane/device_progress gpu/plane/device_tensors gpu/nccl/captured_calls gpu/plane/nccl_tensors gpu/cuda/nvtx gpu/cuda/result_memory gpu/nccl/communicator_maker gpu/nccl/communicator_direct gpu/nccl/communicator_shrink gpu/nccl/device_claim gpu/plane/device_use gpu/nccl/hierarchical_allreduce gpu/nccl/hierarchical_plan gpu/nccl/nccl_api gpu/nccl/nccl_backend gpu/nccl/nccl_backend_parts gpu/nccl/nccl_watchdog gpu/nccl/nccl_wishes gpu/nvml/gpu_watch)
+  FILES gpu/cuda/device_runtime gpu/plane/device_plane_parts gpu/plane/device_progress gpu/plane/device_tensors gpu/nccl/captured_calls gpu/plane/nccl_tensors gpu/cuda/nvtx gpu/cuda/result_memory gpu/nccl/communicator_maker gpu/nccl/communicator_name gpu/nccl/communicator_direct gpu/nccl/communicator_shrink gpu/nccl/device_claim gpu/plane/device_use gpu/nccl/hierarchical_allreduce gpu/nccl/hierarchical_plan gpu/nccl/nccl_api gpu/nccl/nccl_backend gpu/nccl/nccl_backend_parts gpu/nccl/nccl_operator gpu/nccl/nccl_route gpu/nccl/nccl_watchdog gpu/nccl/nccl_wishes gpu/nccl/program_memory gpu/plane/device_memory gpu/nvml/gpu_watch)
 coordd_test(device_kernels_test SOURCES gpu/cuda/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
 # Of its own: what graphs may refer to stays to the end of the process, and others count what is left.
 # Not under the thread sanitizer, which takes threads that stay inside of NCCL for leaks, and a look at what is held for a race.

@@ -44,6 +44,14 @@ struct Submission : TensorBuffers {
   absl::Duration timeout = absl::ZeroDuration();  // 0: WorkerOptions::collective_timeout
 };
 
+// Memory of the program on a device.
+struct DeviceRange {
+  ProcessSetId process_set;  // whose collectives use it
+  int32_t device = -1;       // CUDA device index
+  void* memory = nullptr;
+  int64_t size_bytes = 0;
+};
+
 // A place in a generation. Ranks of a node are consecutive.
 struct Placement {
   Generation generation;
@@ -186,6 +194,22 @@ class Worker {
   // Whether these bytes take part without a copy. INVALID_ARGUMENT: private pages, which nobody can
   // map; FAILED_PRECONDITION: of AllocateMemory or RegisterMemory, but private, and why.
   virtual absl::Status CheckMapped(const void* memory, int64_t size_bytes) const = 0;
+
+  // Lets NCCL know memory of a device that the set's collectives use again and again, so that it
+  // may move from and to it without a copy of its own; until UnregisterDeviceMemory, or the
+  // generation's end. Collective: all ranks of the set call it, in one order with other calls of
+  // it, each with its own memory. From then on they give to a collective what they have all
+  // registered, or none of them does; and none of them joins (Submit of kJoin). UNIMPLEMENTED: not
+  // all ranks can, and why; with kContinue. INVALID_ARGUMENT: it is not memory of the device, or
+  // registered there already. RESOURCE_EXHAUSTED: too much is; DEADLINE_EXCEEDED; UNAVAILABLE; the
+  // generation's end.
+  virtual absl::Status RegisterDeviceMemory(const DeviceRange& range, absl::Duration timeout) = 0;
+  // Of this rank alone, before the memory is freed: returns when NCCL does not know it any more.
+  // REQUIRES: no collective that is pending uses it. INVALID_ARGUMENT: it does not begin what this
+  // generation has registered in the set; DEADLINE_EXCEEDED: the device is not through with what
+  // was launched before. OK without a generation: NCCL knows nothing then.
+  virtual absl::Status UnregisterDeviceMemory(ProcessSetId process_set, const void* memory,
+                                              absl::Duration timeout) = 0;
 
   // CUDA graphs. Collective, of all ranks of a set, once in each generation before anything is
   // captured: makes a communicator of NCCL for what is captured from then on, on this device.

@@ -71,6 +71,7 @@ CollectiveArgs BatchJob::Args() const {
   args.sequence = sequence_;
   args.group = context_.process_set;
   args.root = Rank{std::max(RootIndex(), 0)};
+  args.input_factor = scaling_.input_factor;
   // A tensor that is staged is on the host by now.
   args.memory = on_device() ? MemoryKind::kCuda : MemoryKind::kHost;
   args.device = device();
@@ -273,7 +274,7 @@ void BatchJob::PackFlat() {
     if (tensor.absent) {
       memory_.FillIdentity(spec, FlatSlot(t), bytes);
     } else {
-      memory_.CopyAndScale(spec, reduces ? spec.prescale_factor : 1.0, FlatSlot(t), tensor.input,
+      memory_.CopyAndScale(spec, reduces ? PrescaleOf(spec) : 1.0, FlatSlot(t), tensor.input,
                            bytes);
     }
   }
@@ -288,8 +289,7 @@ void BatchJob::PackReducescatter() {
       if (tensors_[t].absent) {
         memory_.FillIdentity(spec, to, parts_[t][r]);
       } else {
-        memory_.CopyAndScale(spec, spec.prescale_factor, to, tensors_[t].input + from,
-                             parts_[t][r]);
+        memory_.CopyAndScale(spec, PrescaleOf(spec), to, tensors_[t].input + from, parts_[t][r]);
       }
       from += parts_[t][r];
     }

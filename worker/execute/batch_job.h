@@ -28,6 +28,8 @@
 
 namespace coordd {
 
+struct DeviceDecision;  // worker/gpu/nccl/device_claim.h
+
 // The ranks of a process set that execute a batch, and this rank's place among them.
 struct BatchContext {
   Generation generation;
@@ -108,6 +110,9 @@ class BatchJob {
   // the second time.
   void Unpack();
 
+  // NCCL does all of the scaling (CollectiveArgs::input_factor) of one tensor alone, where
+  // NcclMultiplies says so. After UseDevice, before Prepare.
+  void LeaveScalingToNccl(const DeviceDecision& decision);
   // The buffers of all tensors are memory of this device, and stay there. Before Prepare.
   void UseDevice(int32_t device, BatchMemory::AllocateOnDevice allocate,
                  BatchMemory::DiscardOnDevice discard) {
@@ -138,6 +143,11 @@ class BatchJob {
   bool counts_after_all = false;  // interrupted, and its results, unpacked, are the program's
 
  private:
+  // What is not done here of it.
+  struct Scaling {
+    bool by_backend = false;    // of the result
+    double input_factor = 1.0;  // then of all of it, by NCCL
+  };
   // What one rank gives to one tensor of an allgather, or gets of a reducescatter, in bytes.
   using Parts = std::vector<std::vector<int64_t>>;  // [tensor][rank]
 
@@ -149,11 +159,15 @@ class BatchJob {
   bool NeedsPacking(const TensorJob& tensor) const {
     if (in_parts_) return false;
     const bool copies_to_keep = keeps_input_ && on_device();
-    return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0 || copies_to_keep;
+    return fused() || tensor.absent || PrescaleOf(tensor.spec()) != 1.0 || copies_to_keep;
   }
   // Where tensor `t` of a flat layout is while the collective runs.
   std::byte* FlatSlot(size_t t) const {
     return scratch_.empty() ? destinations_[t] : scratch_.data() + flat_.slots[t].offset_bytes;
+  }
+  // What is left to be done of it here.
+  double PrescaleOf(const TensorSpec& spec) const {
+    return scaling_.input_factor == 1.0 ? spec.prescale_factor : 1.0;
   }
   // The factor of a result of floating point, which the backend may scale with in passing.
   double FactorOf(const TensorSpec& spec) const;
@@ -194,7 +208,7 @@ class BatchJob {
   FlatLayout flat_;
   BlockLayout blocks_;
   bool prepared_ = false, unpacked_ = false;
-  bool scaled_ = false;  // by the backend
+  Scaling scaling_;
   BatchMemory memory_;
   int64_t scratch_bytes_ = 0;
   bool keeps_input_ = false;  // of a single tensor, reduced in place

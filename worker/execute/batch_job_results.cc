@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/execute/batch_job.h"
+#include "worker/gpu/nccl/nccl_route.h"
 #include "worker/numeric/integer_average.h"
 
 namespace coordd {
@@ -22,17 +23,24 @@ double BatchJob::FactorOf(const TensorSpec& spec) const {
   return spec.postscale_factor / (spec.op == ReduceOp::kAverage ? context_.size : 1);
 }
 
+// What is fused is scaled while it is packed and unpacked, which is for nothing.
+void BatchJob::LeaveScalingToNccl(const DeviceDecision& decision) {
+  const TensorSpec& spec = tensors_.front().spec();
+  if (fused() || !NcclMultiplies(spec, context_.size, decision)) return;
+  scaling_ = {.by_backend = true, .input_factor = spec.prescale_factor * FactorOf(spec)};
+}
+
 // The tensors of a batch agree in it.
 void BatchJob::AskToScale(CollectiveArgs& args) {
   const TensorSpec& spec = tensors_.front().spec();
   if (on_device() || IsInteger(spec.dtype) || spec.dtype == DataType::kBool) return;
   args.scale = FactorOf(spec);
-  if (args.scale != 1.0) args.scaled = &scaled_;
+  if (args.scale != 1.0) args.scaled = &scaling_.by_backend;
 }
 
 void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
                           int64_t bytes) {
-  if (!Reduces(kind_) || scaled_) return memory_.Copy(to, from, bytes);
+  if (!Reduces(kind_) || scaling_.by_backend) return memory_.Copy(to, from, bytes);
   if (spec.op != ReduceOp::kAverage || !IsInteger(spec.dtype))
     return memory_.CopyAndScale(spec, FactorOf(spec), to, from, bytes);
   memory_.Move({.kind = TensorMove::Kind::kAverage,

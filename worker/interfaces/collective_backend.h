@@ -75,6 +75,9 @@ struct CollectiveArgs {
   // asked for. Valid until `done`.
   double scale = 1.0;
   bool* scaled = nullptr;
+  // Of a sum on a device: what each input is multiplied with before it is added, equal on all ranks
+  // and as NcclMultiplies says. Nobody else does it.
+  double input_factor = 1.0;
   // Set by a backend that has several ways when it begins: the name of the one that it takes, which
   // is a constant. nullptr: not asked for. Valid until `done`.
   absl::string_view* algorithm = nullptr;

@@ -15,6 +15,7 @@ DevicePlaneOptions DevicePlaneOptionsOf(const WorkerOptions& worker, Generation 
   options.fusion_buffer_bytes = worker.fusion_buffer_bytes;
   options.host = ThisHost(worker.node_id).hostname;
   options.rules = worker.device_rules;
+  options.backend.job = worker.job;
   options.backend.register_buffers = worker.register_gpu_buffers;
   options.backend.gate_limit = worker.gpu_gate_limit;
   options.backend.shrink = worker.shrink_gpu_communicators;

@@ -96,6 +96,9 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<void*> RegisterMemory(const FileRange& file, absl::Duration timeout) override;
   absl::Status UnregisterMemory(void* memory, absl::Duration timeout) override;
   absl::Status CheckMapped(const void* memory, int64_t size_bytes) const override;
+  absl::Status RegisterDeviceMemory(const DeviceRange& range, absl::Duration timeout) override;
+  absl::Status UnregisterDeviceMemory(ProcessSetId process_set, const void* memory,
+                                      absl::Duration timeout) override;
   absl::Status PrepareGraphs(ProcessSetId process_set, int32_t device,
                              absl::Duration timeout) override;
   absl::Status CheckGraphs(ProcessSetId process_set, absl::Duration timeout) override;

@@ -10,6 +10,7 @@
 #include "common/protocol/protocol_bounds.h"
 #include "worker/interfaces/peer_status.h"
 #include "worker/protocol/join_message.h"
+#include "worker/runtime/device_memory_calls.h"
 #include "worker/runtime/device_plane_options.h"
 #include "worker/runtime/worker_runtime.h"
 
@@ -361,6 +362,25 @@ absl::Status WorkerImpl::UnregisterMemory(void* memory, absl::Duration timeout) 
   const absl::Status status = memory_->Unregister(memory, DeadlineOf(timeout, clock_.Now()));
   if (status.ok() || absl::IsInvalidArgument(status) || !view.ok()) return status;
   return VerdictOn(*(*view)->plane, status);
+}
+
+absl::Status WorkerImpl::RegisterDeviceMemory(const DeviceRange& range, absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  if (options_.on_failure == OnFailure::kContinue)
+    return absl::UnimplementedError("on_failure continue is for host memory, raise for all");
+  COORDD_RETURN_IF_ERROR(PlaceIn(*view, range.process_set).status());
+  const auto submit = [this](Submission submission) { return Submit(std::move(submission)); };
+  return VerdictOn(*view->plane, RegisterWithNccl(*view->plane->devices, range,
+                                                  DeadlineOf(timeout, clock_.Now()), submit));
+}
+
+absl::Status WorkerImpl::UnregisterDeviceMemory(ProcessSetId process_set, const void* memory,
+                                                absl::Duration timeout) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  const absl::StatusOr<ViewPtr> view = CurrentView();
+  if (!view.ok()) return absl::OkStatus();  // no generation, and no communicators of it
+  return (*view)->plane->devices->ReleaseMemory(process_set, static_cast<const std::byte*>(memory),
+                                                DeadlineOf(timeout, clock_.Now()));
 }
 
 absl::Status WorkerImpl::CheckMapped(const void* memory, int64_t size_bytes) const {

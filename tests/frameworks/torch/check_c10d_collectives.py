@@ -31,6 +31,35 @@ def refused(kinds, words, call):
         raise AssertionError(f"no error with {words!r}")
 
 
+def backend():
+    """coordd's half of the default group."""
+    group = dist.distributed_c10d._get_default_group()
+    return group if type(group).__module__.startswith("coordd") else group._get_backend(torch.device(DEVICE))
+
+
+class Pool:
+    """What a torch.cuda.MemPool tells of itself."""
+
+    def __init__(self, segments):
+        self.id, self._segments = (0, id(self)), segments
+
+    def snapshot(self):
+        return [{"device": 0, "address": 4096 * (one + 1), "total_size": 4096} for one in range(self._segments)]
+
+
+@on_host
+def check_pools_of_memory_are_of_all_ranks_and_of_a_gpu():
+    rank, size = ranks()
+    empty = Pool(0)
+    backend().register_mem_pool(empty)
+    backend().deregister_mem_pool(empty)
+    refused(ValueError, "expected a pool", lambda: backend().deregister_mem_pool(empty))
+    refused(ValueError, "expected symm=False", lambda: backend().register_mem_pool(empty, symm=True))
+    if size > 1:
+        refused(ValueError, "one number on all ranks", lambda: backend().register_mem_pool(Pool(rank)))
+    refused(Exception, "device", lambda: backend().register_mem_pool(Pool(1)))
+
+
 def check_operators():
     rank, size = ranks()
     for op, expected in ((OPS.SUM, sum(range(1, size + 1))), (OPS.MAX, size), (OPS.MIN, 1), (OPS.BAND, 0), (OPS.BOR, None),

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from c10d_ranks import DEVICE
-from check_c10d_collectives import equal, ranks, refused
+from check_c10d_collectives import backend, equal, ranks, refused
 from check_c10d_training import STEPS, close, inputs, model
 
 
@@ -118,3 +118,19 @@ def check_fsdp2_trains_as_over_nccl_or_one_process():
             optimizer.step()
     close(torch.cat([one.full_tensor().detach().flatten() for one in sharded.parameters()]),
           torch.cat([one.detach().flatten() for one in alone.parameters()]))
+
+
+def check_a_pool_of_memory_is_registered_with_nccl():
+    if not hasattr(getattr(torch.cuda, "MemPool", None), "snapshot"):
+        return
+    rank, size = ranks()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.empty(1 << 21)
+    backend().register_mem_pool(pool)
+    for _ in range(3):
+        tensor.fill_(rank + 1)
+        dist.all_reduce(tensor)
+        equal(tensor, torch.full((1 << 21,), size * (size + 1) / 2))
+    backend().deregister_mem_pool(pool)
+    refused(ValueError, "expected a pool", lambda: backend().deregister_mem_pool(pool))

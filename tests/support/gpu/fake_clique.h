@@ -23,6 +23,7 @@ constexpr size_t kFakePairBytes = 16 << 10;
 struct FakeOperation {
   int32_t kind = 0, type = 0, op = 0, root = 0;
   uint64_t count = 0;
+  double input_factor = 1.0;  // coordd gives all ranks the same
   friend bool operator==(const FakeOperation&, const FakeOperation&) = default;
 };
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/gpu/fake_cuda_settings.h"
 #include "tests/support/gpu/fake_graph.h"
-#include "tests/support/gpu/fake_settings.h"
 #include "tests/support/gpu/fake_stream.h"
 #include "tests/support/gpu/host_kernels.h"
 
@@ -33,18 +33,7 @@ constexpr CudaResult kCaptureUnsafe = 900;
 constexpr CudaResult kLaunchFailed = 719;
 constexpr int kDevicesMax = 16;
 
-FakeSettings& Settings() {
-  static FakeSettings* settings = new FakeSettings("FAKE_CUDA", {{"devices", 8},
-                                                                 {"driver", 13000},
-                                                                 {"init_error", 0},
-                                                                 {"memory_limit", 0},
-                                                                 {"nvlink", 0},
-                                                                 {"capturing", 0},
-                                                                 {"free_locks", 1},
-                                                                 {"capability", 9},
-                                                                 {"mig", 0}});
-  return *settings;
-}
+FakeSettings& Settings() { return FakeCudaSettings(); }
 
 struct Allocation {
   size_t size = 0;
@@ -62,8 +51,9 @@ Memory& TheMemory() {
 }
 
 std::atomic<bool> initialized = false;
-std::atomic<long> live_objects = 0, functions_asked = 0;
-// Of the driver's lock ("free_locks"): by device, each of which stands for a process in a test.
+std::atomic<long> live_objects = 0, functions_asked = 0, scalings = 0;
+// Of the driver's lock, where "free_locks" says so: by device, since a process has a lock of its
+// own, and ranks that a test runs in one process, each with a device, stand for processes.
 std::atomic<int> holders[kDevicesMax];
 int context_marks[kDevicesMax];  // their addresses are the contexts
 thread_local std::vector<CudaContext> current;
@@ -210,6 +200,7 @@ void fake_cuda_free_pinned(void* pointer) {
 long fake_cuda_live_objects() { return live_objects; }
 
 long fake_cuda_functions_asked() { return functions_asked; }
+long fake_cuda_scalings() { return scalings; }
 
 int fake_cuda_lock_holders() { return std::accumulate(std::begin(holders), std::end(holders), 0); }
 
@@ -257,7 +248,9 @@ CudaResult cuDeviceGetName(char* name, int length, CudaDevice) {
   return kCudaSuccess;
 }
 CudaResult cuDeviceGetAttribute(int* value, int attribute, CudaDevice) {
-  *value = attribute == kCudaCapabilityMajor ? fake_cuda_capability() : 0;
+  *value = 0;
+  if (attribute == kCudaCapabilityMajor) *value = fake_cuda_capability();
+  if (attribute == kCudaMulticastSupported) *value = static_cast<int>(Settings().Get("multicast"));
   return kCudaSuccess;
 }
 CudaResult cuDeviceGetP2PAttribute(int* value, int attribute, CudaDevice, CudaDevice) {
@@ -490,6 +483,7 @@ CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_
   auto table = std::make_shared<HostTable>();
   std::memcpy(table->rows, arguments[0], grid_y * sizeof(table->rows[0]));
   const double factor = name == "coordd_copy" ? 1.0 : *static_cast<double*>(arguments[1]);
+  if (name.rfind("coordd_scale_", 0) == 0) ++scalings;
   StreamOf(stream).Push([name, table, factor, grid = HostGrid{grid_x, grid_y, block_x}] {
     RunHostKernel(name, grid, *table, factor);
   });

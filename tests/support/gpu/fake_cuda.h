@@ -8,10 +8,10 @@
 extern "C" {
 
 // "devices" (8), "driver" (13000), "capability" (9, the major one), "mig" (0; 1: slices),
-// "init_error" (0), "memory_limit" (bytes; 0: none), "capturing" (1: every stream is captured),
-// "free_locks" (1, the strictest that a driver may be: who frees memory holds the driver's lock
-// until the device is idle, and nobody else makes a context current, launches, copies, records,
-// waits or allocates meanwhile). Before cuInit the variable FAKE_CUDA is read,
+// "init_error" (0), "memory_limit" (bytes; 0: none), "multicast" (0; 1: of all devices), "capturing" (1: every stream
+// is captured), "free_locks" (1, the strictest that a driver may be: who frees memory holds the
+// driver's lock until the device is idle, and nobody else makes a context current, launches,
+// copies, records, waits or allocates meanwhile). Before cuInit the variable FAKE_CUDA is read,
 // "devices=2,init_error=100". Unknown names end the process.
 void fake_cuda_set(const char* name, long value);
 
@@ -37,6 +37,8 @@ int fake_cuda_capability();
 int fake_cuda_device_of(const void* pointer);
 // Allocations of any kind, streams and events that have not been freed.
 long fake_cuda_live_objects();
+// How often a kernel was launched that scales.
+long fake_cuda_scalings();
 // How often cuModuleGetFunction was called.
 long fake_cuda_functions_asked();
 // Threads that hold the driver's lock ("free_locks").

@@ -81,6 +81,7 @@ int FakeCudaLockHolders() { return Find<int()>(FakeCudaPath(), "fake_cuda_lock_h
 long FakeCudaFunctionsAsked() {
   return Find<long()>(FakeCudaPath(), "fake_cuda_functions_asked")();
 }
+long FakeCudaScalings() { return Find<long()>(FakeCudaPath(), "fake_cuda_scalings")(); }
 int FakeCudaDeviceOf(const void* pointer) {
   return Find<int(const void*)>(FakeCudaPath(), "fake_cuda_device_of")(pointer);
 }
@@ -89,6 +90,9 @@ void SetFakeNccl(const char* name, long value) {
 }
 std::string TakeBrokenNcclRule() {
   return Find<const char*()>(FakeNcclPath(), "fake_nccl_broken_rule")();
+}
+std::string FakeNcclLastName() {
+  return Find<const char*()>(FakeNcclPath(), "fake_nccl_last_name")();
 }
 long FakeNcclLiveCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_live_communicators")();
@@ -107,6 +111,9 @@ long FakeNcclRevokedCommunicators() {
 }
 long FakeNcclFinalizedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_finalized_communicators")();
+}
+long FakeNcclMultipliedCalls() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_multiplied_calls")();
 }
 long FakeNcclRegisteredBuffers() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_registered_buffers")();

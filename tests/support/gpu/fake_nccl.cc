@@ -148,7 +148,7 @@ void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector
       enqueued);
 }
 
-NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
+NcclResult Add(NcclComm handle, CudaStream stream, FakeCall call) {
   ++calls_count;
   if (handle == nullptr) return NcclResult::kInvalidArgument;
   const std::shared_ptr<FakeComm>& comm = handle->comm;
@@ -164,6 +164,7 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
       (!OnDevice(call.input, comm->device) || !OnDevice(call.output, comm->device)))
     return Refuse("a buffer that is not memory of the communicator's device");
   if (const char* rule = Float8Rule(call, FAKE_NCCL_VERSION); rule != nullptr) return Refuse(rule);
+  if (const char* rule = ResolveOperator(*comm, call); rule != nullptr) return Refuse(rule);
   if (group.depth == 0) {
     if (!Connect(*comm, {call})) return NcclResult::kInternalError;
     Flush(comm, stream, {call});
@@ -328,6 +329,7 @@ NcclResult ncclCommDestroy(NcclComm handle) {
   if (!handle->comm->finalized && !handle->comm->revocation_ended)
     BreakRule("ncclCommDestroy without ncclCommFinalize");
   if (!handle->comm->registered.empty()) BreakRule("ncclCommDestroy before ncclCommDeregister");
+  if (!handle->comm->operators.empty()) BreakRule("ncclCommDestroy before ncclRedOpDestroy");
   if (!handle->comm->windows.empty()) BreakRule("ncclCommDestroy before ncclCommWindowDeregister");
   for (FakeRest rest; handle->comm->in_graphs > 0;) rest.Once();
   Free(handle);

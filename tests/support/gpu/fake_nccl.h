@@ -35,6 +35,8 @@ void fake_nccl_set(const char* name, long value);
 
 // The first rule that was broken in this process since the last call; "": none.
 const char* fake_nccl_broken_rule();
+// That of the last configuration; "" before 2.27.
+const char* fake_nccl_last_name();
 // Communicators that have been made and neither destroyed nor aborted; those that were aborted.
 long fake_nccl_live_communicators();
 long fake_nccl_calls();  // of collectives, sends and receives
@@ -43,6 +45,7 @@ long fake_nccl_revoked_communicators();  // whose revocation has come to its end
 long fake_nccl_finalized_communicators();
 long fake_nccl_shrunk_communicators();  // that came out of ncclCommShrink
 long fake_nccl_split_communicators();   // that came out of ncclCommSplit
+long fake_nccl_multiplied_calls();      // of sums whose inputs are multiplied first
 long fake_nccl_registered_buffers();    // how often one was
 long fake_nccl_windows();               // that were made
 }

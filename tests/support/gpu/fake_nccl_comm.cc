@@ -76,6 +76,8 @@ ReduceOp OpOf(NcclOp op) {
       return ReduceOp::kMax;
     case NcclOp::kMin:
       return ReduceOp::kMin;
+    case NcclOp::kAverage:
+      break;
   }
   return ReduceOp::kSum;
 }
@@ -84,8 +86,12 @@ ReduceOp OpOf(NcclOp op) {
 bool RunCollective(FakeComm& comm, const FakeCall& call) {
   const auto aborted = [&comm] { return comm.Aborted(); };
   const int kind = call.kind + (call.captured ? 100 : 0);
-  const FakeOperation operation{kind, static_cast<int>(call.type), static_cast<int>(call.op),
-                                call.peer, call.count};
+  const FakeOperation operation{kind,
+                                static_cast<int>(call.type),
+                                static_cast<int>(call.op),
+                                call.peer,
+                                call.count,
+                                call.input_factor};
   bool equal = false;
   if (!comm.clique->Agree(comm.rank, operation, aborted, &equal)) return false;
   if (!equal) {
@@ -95,7 +101,10 @@ bool RunCollective(FakeComm& comm, const FakeCall& call) {
   }
   const DataType dtype = TypeOf(call.type);
   const size_t bytes = call.count * SizeOfNccl(call.type);
-  const auto* input = static_cast<const char*>(call.input);
+  std::vector<std::byte> multiplied;
+  // Of a reducescatter, all ranks' blocks.
+  const size_t blocks = call.kind == FakeCall::kReduceScatter ? static_cast<size_t>(comm.size) : 1;
+  const char* const input = Multiplied(call, dtype, bytes * blocks, &multiplied);
   auto* output = static_cast<char*>(call.output);
   FakeClique& clique = *comm.clique;
   switch (call.kind) {

@@ -51,6 +51,9 @@ struct FakeComm {
   std::atomic<long> in_graphs = 0;  // calls, of graphs that are still there
   std::mutex mu;
   std::map<const void*, size_t> registered;  // buffers; guarded by mu
+  // By ncclRedOpCreatePreMulSum: type and factor; guarded by mu.
+  std::map<NcclOp, std::pair<NcclType, double>> operators;
+  int operators_made = 0;
   // A window that is being made, until all ranks have come to it; guarded by mu.
   uint32_t window_number = 0;
   void* window_buffer = nullptr;
@@ -97,7 +100,15 @@ struct FakeCall {
   NcclOp op = NcclOp::kSum;
   int peer = 0;           // or root
   bool captured = false;  // on all ranks, or on none
+  double input_factor = 1.0;
 };
+
+// The sum that the operator of a call is, with its factor; returns the rule that is broken, or
+// nullptr.
+const char* ResolveOperator(FakeComm& comm, FakeCall& call);
+// The call's input, or what it is when multiplied, in `place`.
+const char* Multiplied(const FakeCall& call, DataType dtype, size_t bytes,
+                       std::vector<std::byte>* place);
 
 size_t SizeOfNccl(NcclType type);
 // Runs the calls of one group, in order; on the stream's thread.

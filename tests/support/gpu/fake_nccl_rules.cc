@@ -1,6 +1,30 @@
 #include "tests/support/gpu/fake_nccl_rules.h"
 
+#include <mutex>
+#include <string>
+
 #include "tests/support/gpu/fake_cuda.h"
+#include "tests/support/gpu/fake_nccl.h"
+#include "tests/support/gpu/fake_nccl_version.h"
+
+namespace {
+
+std::mutex name_mu;
+std::string last_name;
+
+void NoteName(const char* name) {
+  std::lock_guard lock(name_mu);
+  last_name = name;
+}
+
+}  // namespace
+
+extern "C" const char* fake_nccl_last_name() {
+  static thread_local std::string answer;
+  std::lock_guard lock(name_mu);
+  answer = last_name;
+  return answer.c_str();
+}
 
 namespace coordd {
 
@@ -20,8 +44,13 @@ const char* Float8Rule(const FakeCall& call, int version) {
 
 // What it is told to expect (config_min_ctas=4), and nothing else.
 const char* WishesRule(const NcclConfig* config) {
-  if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef)
-    return "a configuration that is not one";
+  if (config == nullptr || config->magic != 0xcafebeef) return "a configuration that is not one";
+  const bool has_name = config->size == sizeof(NcclConfig);
+  if (!has_name && config->size != NcclConfig::kSizeWithoutName)
+    return "a configuration of another size";
+  if (has_name && FAKE_NCCL_VERSION < 22703) return "a name, which this version does not know";
+  if (has_name && config->name == nullptr) return "a configuration without its name";
+  NoteName(has_name ? config->name : "");
   const auto expected = [](const char* name) {
     const long told = FakeNcclSettings().Get(name);
     return told == 0 ? NcclConfig::kUndefined : static_cast<int>(told);

@@ -92,6 +92,12 @@ class SpoilingWorker final : public Worker {
     return absl::UnimplementedError("no memory here");
   }
   absl::Status UnregisterMemory(void*, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status RegisterDeviceMemory(const DeviceRange&, absl::Duration) override {
+    return absl::UnimplementedError("none here");
+  }
+  absl::Status UnregisterDeviceMemory(ProcessSetId, const void*, absl::Duration) override {
+    return absl::UnimplementedError("none here");
+  }
   absl::Status PrepareGraphs(ProcessSetId, int32_t, absl::Duration) override {
     return absl::UnimplementedError("no graphs here");
   }

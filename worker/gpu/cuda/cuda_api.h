@@ -46,6 +46,7 @@ inline constexpr unsigned kCudaMemoryDevice = 2;
 inline constexpr int kCudaCapabilityMajor = 75;
 inline constexpr int kCudaCapabilityMinor = 76;
 inline constexpr int kCudaDmaBufSupported = 124;
+inline constexpr int kCudaMulticastSupported = 132;
 inline constexpr int kCudaPeerNativeAtomics = 3;  // all atomics over the link: NVLink
 inline constexpr int kCudaNotCapturing = 0;
 inline constexpr int kCudaCaptureRelaxed = 2;

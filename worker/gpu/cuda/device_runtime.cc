@@ -52,10 +52,13 @@ absl::Status DeviceRuntime::FindDevices() {
       COORDD_RETURN_IF_ERROR(Check(cuda_.DeviceGetAttribute(value, attribute, device.handle),
                                    "cuDeviceGetAttribute", -1));
     }
-    int dma_buf = 0;  // an attribute that older drivers do not know
-    identity.dma_buf =
-        cuda_.DeviceGetAttribute(&dma_buf, kCudaDmaBufSupported, device.handle) == kCudaSuccess &&
-        dma_buf == 1;
+    // Attributes that older drivers do not know.
+    for (auto [has, attribute] : {std::pair(&identity.dma_buf, kCudaDmaBufSupported),
+                                  std::pair(&identity.multicast, kCudaMulticastSupported)}) {
+      int value = 0;
+      *has =
+          cuda_.DeviceGetAttribute(&value, attribute, device.handle) == kCudaSuccess && value == 1;
+    }
     identity.model = model;
     identity.uuid = UuidText(uuid, !MigSliceOf(identity.model).empty());
     devices_.push_back(std::move(device));

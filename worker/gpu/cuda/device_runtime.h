@@ -25,7 +25,8 @@ struct DeviceIdentity {
   std::string uuid;    // "GPU-8f3c…": the device itself; "MIG-…": the slice of one
   std::string model;
   int capability_major = 0, capability_minor = 0;
-  bool dma_buf = false;  // its memory can be given to other devices as DMA-BUF
+  bool dma_buf = false;    // its memory can be given to other devices as DMA-BUF
+  bool multicast = false;  // switches between devices can reduce for it
 };
 
 // Where an address points.

@@ -18,7 +18,7 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 15;
+constexpr size_t kFields = 17;
 constexpr size_t kMaxFieldBytes = 300;
 constexpr size_t kMaxNeighbours = 32;
 constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
@@ -90,6 +90,8 @@ constexpr char kGpuDirect[] = "gpu-direct";
 constexpr char kFloat8[] = "float8";
 constexpr char kWindows[] = "windows";
 constexpr char kDirect[] = "direct";
+constexpr char kMulticast[] = "multicast";
+constexpr char kRegisters[] = "registers";
 constexpr char kRdmaForHost[] = "rdma-for-host";
 constexpr char kShrinks[] = "shrinks-";  // GENERATION-RANK,RANK
 
@@ -228,7 +230,8 @@ std::string EncodeClaim(const DeviceClaim& claim) {
        EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : ""),
        absl::StrCat(claim.window_bytes), std::string(Name(claim.algorithm)),
        std::string(claim.rdma_for_host ? kRdmaForHost : ""), EncodeKept(claim.kept),
-       std::string(claim.direct ? kDirect : "")},
+       std::string(claim.direct ? kDirect : ""), std::string(claim.multicast ? kMulticast : ""),
+       std::string(claim.registers ? kRegisters : "")},
       "\n");
 }
 
@@ -259,6 +262,8 @@ absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
                                             "\", expected generation, rank, size and batches"));
   }
   claim.direct = fields[14] == kDirect;
+  claim.multicast = fields[15] == kMulticast;
+  claim.registers = fields[16] == kRegisters;
   return claim;
 }
 
@@ -302,13 +307,16 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
   }
   decision.nccl = true;
   decision.links = LinksBetween(claims);
-  decision.rdma = decision.gpu_direct = decision.float8 = decision.direct = true;
+  decision.rdma = decision.gpu_direct = decision.float8 = true;
+  decision.direct = decision.registers = true;
   // A window of one size is made by all or by nobody.
   decision.windows = claims.front().window_bytes > 0;
   for (const DeviceClaim& claim : claims) {
     decision.several_machines = decision.several_machines || claim.machine != claims[0].machine;
     decision.float8 = decision.float8 && claim.float8;
     decision.direct = decision.direct && claim.direct;
+    decision.multicast = decision.multicast || claim.multicast;
+    decision.registers = decision.registers && claim.registers;
     decision.windows = decision.windows && claim.window_bytes == claims.front().window_bytes;
     decision.rdma = decision.rdma && claim.rdma;
     decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
@@ -332,6 +340,8 @@ std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (decision->float8) words.push_back(kFloat8);
   if (decision->windows) words.push_back(kWindows);
   if (decision->direct) words.push_back(kDirect);
+  if (decision->multicast) words.push_back(kMulticast);
+  if (decision->registers) words.push_back(kRegisters);
   const std::string per_node = absl::StrCat(kRanksPerNode, decision->ranks_per_node);
   if (decision->ranks_per_node > 0) words.push_back(per_node);
   const std::string shrinks =
@@ -358,6 +368,8 @@ absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
     if (word == kFloat8) decision.float8 = true;
     if (word == kWindows) decision.windows = true;
     if (word == kDirect) decision.direct = true;
+    if (word == kMulticast) decision.multicast = true;
+    if (word == kRegisters) decision.registers = true;
     if (absl::ConsumePrefix(&word, kRanksPerNode) &&
         !absl::SimpleAtoi(word, &decision.ranks_per_node))
       return absl::InternalError("a decision about GPUs with a hierarchy that is none");

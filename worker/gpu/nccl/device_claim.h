@@ -41,7 +41,9 @@ struct DeviceClaim {
   bool rdma_for_host = false;  // a port that NCCL may not use, and the host's data plane does
   std::string machine;         // as NCCL tells machines apart: NCCL_HOSTID, or the host
   std::optional<KeptClaim> kept;
-  bool direct = false;  // its NCCL would launch on threads of its own, and can do without
+  bool direct = false;     // its NCCL would launch on threads of its own, and can do without
+  bool multicast = false;  // switches may reduce for its GPU
+  bool registers = false;  // it wants memory registered with NCCL, which can
   // What decides nothing, and is told: what lies between them.
   bool gpu_direct = false;  // RDMA may read the GPU's memory
   struct Neighbour {
@@ -84,7 +86,9 @@ struct DeviceDecision {
   // ranks of it.
   std::vector<int32_t> excluded = {};
   int64_t shrinks_of = 0;
-  bool direct = false;  // communicators launch on the thread that calls
+  bool direct = false;     // communicators launch on the thread that calls
+  bool multicast = false;  // on some rank: switches may reduce what is large (NVLS)
+  bool registers = false;  // memory is registered, by every rank
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
 

@@ -72,6 +72,8 @@ FunctionTable FillTable(const DynamicLibrary& library, NcclFunctions& nccl) {
   table.Required(nccl.ReduceScatter, "ncclReduceScatter");
   table.Required(nccl.Send, "ncclSend");
   table.Required(nccl.Recv, "ncclRecv");
+  table.Required(nccl.RedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum");
+  table.Required(nccl.RedOpDestroy, "ncclRedOpDestroy");
   table.Required(nccl.GroupStart, "ncclGroupStart");
   table.Required(nccl.GroupEnd, "ncclGroupEnd");
   table.Optional(nccl.CommInitRankScalable, "ncclCommInitRankScalable");

@@ -52,13 +52,19 @@ enum class NcclType : int {
   kFloat8E4m3 = 10,  // since 2.24
   kFloat8E5m2 = 11,
 };
-enum class NcclOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3 };
+// Above these: operators that ncclRedOpCreatePreMulSum has made.
+enum class NcclOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAverage = 4 };
+inline constexpr int kNcclScalarHostImmediate = 1;  // the scalar is read during the call
 
-// The configuration of 2.18, which later versions take for what it says it is, but for its last
-// member: 2.26 put the traffic class there, and up to 2.26.5 takes it from a configuration of any
-// version that is as large. Before, these four bytes were padding, which nobody had written.
+// The configuration of 2.18, which later versions take for what it says it is, but for what they
+// have put behind it: 2.26 put the traffic class there, and up to 2.26.5 takes it from a
+// configuration of any version that is as large. Before, these four bytes were padding, which
+// nobody had written. 2.27 put a name behind it, which is read of every configuration that is large
+// enough: so one without a name ends before it.
 struct NcclConfig {
-  size_t size = sizeof(NcclConfig);
+  static constexpr size_t kSizeWithoutName = 48;
+
+  size_t size = kSizeWithoutName;
   unsigned magic = 0xcafebeef;
   unsigned version = kNcclVersionMin;
   int blocking = kUndefined;
@@ -68,6 +74,7 @@ struct NcclConfig {
   const char* net_name = nullptr;
   int split_share = kUndefined;
   int traffic_class = kUndefined;
+  const char* name = nullptr;  // as long as the communicator; with sizeof(NcclConfig) as size
 
   static constexpr int kUndefined = -2147483647 - 1;
 };
@@ -102,6 +109,10 @@ struct NcclFunctions {
                      CudaStream stream) = nullptr;
   NcclResult (*Recv)(void* output, size_t count, NcclType type, int peer, NcclComm comm,
                      CudaStream stream) = nullptr;
+  // A sum of inputs that are multiplied with the scalar, of the type, first.
+  NcclResult (*RedOpCreatePreMulSum)(NcclOp* op, void* scalar, NcclType type, int residence,
+                                     NcclComm comm) = nullptr;
+  NcclResult (*RedOpDestroy)(NcclOp op, NcclComm comm) = nullptr;
   NcclResult (*GroupStart)() = nullptr;
   NcclResult (*GroupEnd)() = nullptr;
 
@@ -150,6 +161,11 @@ std::optional<NcclReduction> NcclReductionOf(DataType dtype, ReduceOp op);
 inline bool NcclLaunchesOnThreads(const NcclLibrary& nccl) {
   constexpr int kVersion = 22304;
   return nccl.version >= kVersion && nccl.functions.CommSplit != nullptr;
+}
+
+// Whether memory can be registered with a communicator (2.19).
+inline bool NcclRegisters(const NcclFunctions& nccl) {
+  return nccl.CommRegister != nullptr && nccl.CommDeregister != nullptr;
 }
 
 // Whether a library of `version` does so on GPUs of this compute capability: since 2.24, and since

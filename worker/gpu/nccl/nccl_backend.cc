@@ -105,6 +105,39 @@ void NcclBackend::EndGroup(ProcessSetId group) {
   for (Channel* channel : {&it->second.all, &it->second.node})
     if (channel->communicator != nullptr) watchdog_->Retire(std::move(channel->communicator));
   groups_.erase(it);
+  program_.EndGroup(group);
+}
+
+absl::Status NcclBackend::RegisterMemory(ProcessSetId group, absl::Span<std::byte> memory) {
+  Group& members = groups_.at(group);
+  program_.Add(group, memory);
+  for (Channel* channel : {&members.all, &members.node}) {
+    if (channel->communicator != nullptr)
+      COORDD_RETURN_IF_ERROR(
+          program_.RegisterWith(group, *channel->communicator, &channel->program));
+  }
+  return absl::OkStatus();
+}
+
+void NcclBackend::ReleaseMemory(ProcessSetId group, absl::Span<std::byte> memory,
+                                std::function<void()> released) {
+  program_.Release(group, memory, std::move(released));
+  LetGoOfMemory();
+}
+
+void NcclBackend::LetGoOfMemory() {
+  const bool failed = watchdog_->failed();  // then communicators end, and all that they know
+  if (!program_.releasing() || (!failed && (!enqueued_.empty() || front_pending_))) return;
+  program_.LetGo([&](ProcessSetId group, size_t index, absl::Span<std::byte> region) {
+    const auto found = groups_.find(group);
+    if (failed || found == groups_.end()) return;
+    for (Channel* channel : {&found->second.all, &found->second.node}) {
+      if (channel->communicator == nullptr || index >= channel->program) continue;
+      --channel->program;
+      const absl::Status status = channel->communicator->Deregister(region.data());
+      if (!status.ok()) watchdog_->Fail(status);
+    }
+  });
 }
 
 void NcclBackend::UseWindow(ProcessSetId group) {
@@ -165,9 +198,10 @@ absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
 }
 
 bool NcclBackend::Progress() {
-  if (queue_.empty() && enqueued_.empty()) return false;
+  if (queue_.empty() && enqueued_.empty() && !program_.releasing()) return false;
   FailWithExchanges();
   bool moved = CollectEnded();
+  LetGoOfMemory();
   if (watchdog_->failed()) {
     moved = FailAll() || moved;
   } else {
@@ -180,6 +214,7 @@ bool NcclBackend::Progress() {
 
 NcclPlace NcclBackend::PlaceOf(const CollectiveArgs& args, const Group& members) const {
   NcclPlace place;
+  place.job = options_.job;
   place.group = args.group;
   place.rank = members.rank;
   place.size = members.size;
@@ -207,6 +242,7 @@ size_t NcclBackend::EnqueuedWeight() const {
 
 bool NcclBackend::MoveFront() {
   if (queue_.empty() || EnqueuedWeight() >= MaxEnqueued() || watchdog_->failed()) return false;
+  if (program_.releasing() && !front_pending_) return false;  // until the device is through
   Batch& front = queue_.front();
   Group& group = groups_.at(front.args.group);
   Channel& channel = ChannelOf(group, front.args);
@@ -214,10 +250,9 @@ bool NcclBackend::MoveFront() {
   if (channel.window != Channel::Window::kNone && !AwaitWindow(channel)) return false;
   absl::Status status;
   if (!front_pending_) {
-    if (options_.register_buffers)
-      buffers_.RegisterWith(*channel.communicator, &channel.registered);
+    status = RegisterWith(front.args.group, group, channel);
     watchdog_->SetOnDevice(true);
-    status = Enqueue(front, group);
+    if (status.ok()) status = Enqueue(front, group);
   }
   if (status.ok()) {
     front_pending_ = true;
@@ -307,6 +342,12 @@ bool NcclBackend::AwaitWindow(Channel& channel) {
   channel.window = Channel::Window::kNone;
   if (channel.communicator->HasWindow()) buffers_.NoteWindow(&channel.registered);
   return true;
+}
+
+absl::Status NcclBackend::RegisterWith(ProcessSetId id, const Group& group, Channel& channel) {
+  if (options_.register_buffers && group.registers)
+    buffers_.RegisterWith(*channel.communicator, &channel.registered);
+  return program_.RegisterWith(id, *channel.communicator, &channel.program);
 }
 
 absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {

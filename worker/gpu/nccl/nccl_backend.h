@@ -22,12 +22,14 @@
 #include "worker/gpu/nccl/nccl_gate.h"
 #include "worker/gpu/nccl/nccl_memory.h"
 #include "worker/gpu/nccl/nccl_watchdog.h"
+#include "worker/gpu/nccl/program_memory.h"
 #include "worker/gpu/nccl/stream_calls.h"
 #include "worker/interfaces/collective_backend.h"
 
 namespace coordd {
 
 struct NcclBackendOptions {
+  std::string job;                               // for people
   int32_t device = 0;                            // of this rank, in this process
   absl::Duration init_limit = absl::Minutes(5);  // of each communicator
   bool register_buffers = true;                  // where NCCL can (ncclCommRegister)
@@ -87,6 +89,19 @@ class NcclBackend final : public CollectiveBackend {
   // members call this before that, or none. REQUIRES: options.window.
   void UseWindow(ProcessSetId group);
   void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
+  // Not all ranks of the group register memory with its communicators, so this one does not.
+  // REQUIRES: as UseDirect.
+  void LeaveUnregistered(ProcessSetId group) { groups_.at(group).registers = false; }
+  // Memory of the program on this device, from the batch on whose `before` calls this, which is the
+  // same one on all ranks of the group. UNAVAILABLE: NCCL's error, behind which there is no way on:
+  // the others have theirs. REQUIRES: NCCL has ncclCommRegister.
+  absl::Status RegisterMemory(ProcessSetId group, absl::Span<std::byte> memory);
+  // Of this rank alone: nothing that is launched or will be uses it. `released`: when NCCL does not
+  // know it any more, which is when the device is through with what was launched before; nothing
+  // more is launched until then.
+  void ReleaseMemory(ProcessSetId group, absl::Span<std::byte> memory,
+                     std::function<void()> released);
+  bool HasMemory(ProcessSetId group) const { return program_.Has(group); }
   // From now on its communicators are direct (NcclCommunicator::BeginDirect), on all of its ranks.
   // REQUIRES: the group exists, and has launched nothing.
   void UseDirect(ProcessSetId group);
@@ -106,9 +121,10 @@ class NcclBackend final : public CollectiveBackend {
   // Plain device memory, or options.window the first time; registered with every communicator, but
   // for one that NCCL refuses.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
-  // The registered bytes of these buffers; what several communicators have registered counts once.
+  // The registered bytes of these buffers and of the program; what several communicators have
+  // registered counts once.
   // Thread-safe.
-  int64_t registered_bytes() const { return buffers_.registered_bytes(); }
+  int64_t registered_bytes() const { return buffers_.registered_bytes() + program_.bytes(); }
   void Abort() override;
   // Thread-safe: the program has been told of the failure, so what is held at the gate may go on.
   // Returns when it has (NcclGate::Pass).
@@ -121,6 +137,7 @@ class NcclBackend final : public CollectiveBackend {
     std::unique_ptr<CommunicatorMaker> maker;  // while it is being made
     std::shared_ptr<NcclCommunicator> communicator;
     size_t registered = 0;  // fusion buffers that it has been offered
+    size_t program = 0;     // and memory of the program
     enum class Window { kNone, kWanted, kPending } window = Window::kNone;
     absl::Time window_by;  // when it is pending: until then the others have to come
   };
@@ -131,6 +148,7 @@ class NcclBackend final : public CollectiveBackend {
     Channel node;           // of the ranks on this node, where there is a hierarchy
     int64_t exchanges = 0;  // between nodes, in the order of the stream
     bool direct = false;    // so are its communicators
+    bool registers = true;  // memory, as all of its ranks do
   };
   struct Batch {
     CollectiveArgs args;
@@ -167,6 +185,8 @@ class NcclBackend final : public CollectiveBackend {
   }
   bool AwaitCommunicator(const CollectiveArgs& args, Group& group);
   bool AwaitWindow(Channel& channel);
+  absl::Status RegisterWith(ProcessSetId id, const Group& group, Channel& channel);
+  void LetGoOfMemory();
   absl::Status Enqueue(Batch& batch, Group& group);
   absl::Status BeginHierarchical(Batch& batch, Group& group);
   // What has been given to NCCL goes on, once NCCL is through with the last call; to its end.
@@ -201,6 +221,7 @@ class NcclBackend final : public CollectiveBackend {
   std::deque<Batch> enqueued_;  // in the order of the stream
   std::vector<std::shared_ptr<DeviceEvent>> free_events_;
   NcclFusionBuffers buffers_;
+  ProgramMemory program_;
   HierarchyBuffers hierarchy_buffers_;
   absl::Time failed_at_ = absl::InfiniteFuture();
 

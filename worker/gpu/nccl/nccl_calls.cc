@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/gpu/nccl/nccl_operator.h"
 
 namespace coordd {
 namespace {
@@ -160,8 +161,12 @@ absl::Status EnqueueCollective(const NcclFunctions& nccl, NcclCommunicator& comm
                                const CollectiveArgs& args, std::byte* scratch, CudaStream stream) {
   if (NothingToMove(args)) return absl::OkStatus();
   const auto reduction = NcclReductionOf(args.dtype, args.op);
-  const NcclReduction by = reduction.value_or(NcclReduction{NcclType::kUint8, NcclOp::kMax});
   return communicator.Call(absl::StrCat("NCCL's ", Name(args.kind)), [&](NcclComm comm) {
+    const NcclOperator op(nccl, comm,
+                          reduction.value_or(NcclReduction{NcclType::kUint8, NcclOp::kMax}),
+                          args.input_factor, communicator.place().size);
+    if (op.result() != NcclResult::kSuccess) return op.result();
+    const NcclReduction by = op.get();
     const Enqueuer enqueue(nccl, args, communicator.place().rank, comm, stream);
     switch (args.kind) {
       case CollectiveKind::kAllreduce:

@@ -23,6 +23,11 @@ void LeaveAlone(std::thread thread) {
 
 }  // namespace
 
+NcclPlace NcclCommunicator::Named(NcclPlace place) {
+  place.name = CommunicatorName(place);
+  return place;
+}
+
 absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
     std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids) {
   std::shared_ptr<NcclCommunicator> communicator(
@@ -30,7 +35,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
   COORDD_ASSIGN_OR_RETURN(DeviceScope scope,
                           DeviceScope::Enter(communicator->device(), communicator->place_.device));
   const NcclFunctions& nccl = communicator->nccl();
-  NcclConfig config = communicator->runtime_->Config(/*blocking=*/false);
+  NcclConfig config = communicator->runtime_->Config(/*blocking=*/false, communicator->place_.name);
   const NcclPlace& at = communicator->place_;
   const bool scalable = ids.size() > 1;
   const NcclResult result =
@@ -54,7 +59,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginShrink(
     std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded) {
   std::shared_ptr<NcclCommunicator> shrunk(
       new NcclCommunicator(parent->runtime_, std::move(place)));
-  NcclConfig config = shrunk->runtime_->Config(/*blocking=*/false);
+  NcclConfig config = shrunk->runtime_->Config(/*blocking=*/false, shrunk->place_.name);
   COORDD_RETURN_IF_ERROR(parent->origin()->Call("ncclCommShrink", [&](NcclComm comm) {
     return shrunk->nccl().CommShrink(comm, excluded.data(), static_cast<int>(excluded.size()),
                                      &shrunk->slot_, &config, kNcclShrinkDefault);
@@ -68,7 +73,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginDirect(
     std::shared_ptr<NcclCommunicator> origin) {
   std::shared_ptr<NcclCommunicator> direct(
       new NcclCommunicator(origin->runtime_, origin->place_, /*direct=*/true));
-  NcclConfig config = direct->runtime_->Config(/*blocking=*/true);
+  NcclConfig config = direct->runtime_->Config(/*blocking=*/true, direct->place_.name);
   config.split_share = 1;
   COORDD_RETURN_IF_ERROR(origin->Call("ncclCommSplit", [&](NcclComm comm) {
     return direct->nccl().CommSplit(comm, /*color=*/0, direct->place_.rank, &direct->slot_,
@@ -245,7 +250,7 @@ absl::Status NcclCommunicator::Register(absl::Span<std::byte> buffer) {
     void* handle = nullptr;
     const NcclResult result = nccl().CommRegister(comm, buffer.data(), buffer.size(), &handle);
     // Without a handle it succeeded in doing nothing (NCCL_LOCAL_REGISTER=0).
-    if (result == NcclResult::kSuccess && handle != nullptr) registered_.push_back(handle);
+    if (result == NcclResult::kSuccess && handle != nullptr) registered_[buffer.data()] = handle;
     return result;
   });
 }
@@ -258,7 +263,8 @@ absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
 }
 
 void NcclCommunicator::DeregisterAll(NcclComm comm) {
-  for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
+  for (const auto& [begin, handle] : std::exchange(registered_, {}))
+    nccl().CommDeregister(comm, handle);
   if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
 }
 
@@ -266,6 +272,14 @@ absl::Status NcclCommunicator::Deregister() {
   return Call("ncclCommDeregister", [this](NcclComm comm) {
     DeregisterAll(comm);
     return NcclResult::kSuccess;
+  });
+}
+
+absl::Status NcclCommunicator::Deregister(const std::byte* begin) {
+  return Call("ncclCommDeregister", [this, begin](NcclComm comm) {
+    const auto registered = registered_.extract(begin);
+    return registered.empty() ? NcclResult::kSuccess
+                              : nccl().CommDeregister(comm, registered.mapped());
   });
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -68,8 +70,10 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   // it has found out on all of them. True does not say that it has: some versions (2.27, 2.28) give
   // a window of memory that they have only registered, or done nothing with.
   bool HasWindow() const { return window_ != nullptr; }
-  // What is registered no longer is. REQUIRES: nothing is pending.
+  // What is registered no longer is; all of it, or what begins there. NCCL may free memory of its
+  // own, and wait for all that is on the device to do so. REQUIRES: nothing is pending.
   absl::Status Deregister();
+  absl::Status Deregister(const std::byte* begin);
   // Whether it has yet to come out of a BeginShrink or BeginDirect: of that only one thread asks
   // with Pending.
   bool IsBeingMade();
@@ -110,7 +114,8 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
 
  private:
   NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place, bool direct = false)
-      : runtime_(std::move(runtime)), place_(std::move(place)), direct_(direct) {}
+      : runtime_(std::move(runtime)), place_(Named(std::move(place))), direct_(direct) {}
+  static NcclPlace Named(NcclPlace place);
 
   const NcclFunctions& nccl() const { return runtime_->nccl.functions; }
   DeviceRuntime& device() const { return *runtime_->device; }
@@ -138,7 +143,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
 
   // Constant after construction.
   const std::shared_ptr<NcclRuntime> runtime_;
-  const NcclPlace place_;
+  const NcclPlace place_;  // NCCL refers to its name
   const bool direct_;
 
   // Written by NCCL until Begin's init, BeginShrink's, BeginDirect's, and RegisterWindow, is over.
@@ -164,7 +169,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   std::shared_ptr<std::atomic<bool>> flushed_ ABSL_GUARDED_BY(mu_);
 
   // Touched by whoever is in a call.
-  std::vector<void*> registered_;  // NCCL's handles
+  std::map<const std::byte*, void*> registered_;  // NCCL's handles, by what they are of
 
   // Touched by who ends it.
   std::thread flush_;

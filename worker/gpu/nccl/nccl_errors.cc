@@ -55,6 +55,17 @@ absl::string_view NcclHint(absl::string_view error, absl::string_view detail) {
   return "";
 }
 
+std::string CommunicatorName(const NcclPlace& place) {
+  const std::string behind = absl::StrCat("/", ToInt(place.group),
+                                          place.node >= 0 ? absl::StrCat("/node", place.node) : "",
+                                          place.for_graphs ? "/graphs" : "");
+  constexpr absl::string_view kBefore = "coordd/";
+  std::string job = place.job.substr(0, kMaxCommunicatorName - kBefore.size() - behind.size());
+  for (char& c : job)
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(c)) || c == '%') c = '_';
+  return absl::StrCat(kBefore, job, behind);
+}
+
 std::string NcclErrorText(const NcclFailure& failure, const NcclPlace& place) {
   const absl::string_view hint = NcclHint(failure.error, failure.detail);
   return absl::StrCat(

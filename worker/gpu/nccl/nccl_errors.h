@@ -12,6 +12,8 @@ namespace coordd {
 
 // Where a communicator is.
 struct NcclPlace {
+  std::string job;   // for people
+  std::string name;  // CommunicatorName of it, as long as NCCL refers to that
   ProcessSetId group;
   int32_t rank = 0, size = 1;  // in the group, or of its ranks on this node
   int32_t node = -1;           // of those alone, on the group's so many'th node; -1: of all
@@ -21,6 +23,11 @@ struct NcclPlace {
   std::string nccl_version, driver_version;  // "2.28.9", "13.0"
   std::string interface;                     // NCCL_SOCKET_IFNAME; empty: NCCL chose
 };
+
+// What NCCL calls it in its log: "coordd/JOB/SET", and "/node2" or "/graphs" behind that of some;
+// the same on all ranks, of printable characters, at most kMaxCommunicatorName of them.
+inline constexpr size_t kMaxCommunicatorName = 63;
+std::string CommunicatorName(const NcclPlace& place);
 
 // `error` is NCCL's sentence for the code, `detail` its last error text; the latter may be empty.
 struct NcclFailure {

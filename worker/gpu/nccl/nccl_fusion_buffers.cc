@@ -34,8 +34,7 @@ void NcclFusionBuffers::NoteRegistered(size_t buffer) {
 }
 
 void NcclFusionBuffers::RegisterWith(NcclCommunicator& communicator, size_t* offered) {
-  const NcclFunctions& nccl = runtime_->nccl.functions;
-  if (nccl.CommRegister == nullptr || nccl.CommDeregister == nullptr) return;
+  if (!NcclRegisters(runtime_->nccl.functions)) return;
   for (; *offered < buffers_.size(); ++*offered) {
     const absl::Status status = communicator.Register(buffers_[*offered]);
     if (absl::IsAborted(status)) return;

@@ -5,6 +5,11 @@
 #include "common/machine/build_info.h"
 
 namespace coordd {
+namespace {
+
+constexpr int kVersionNames = 22703;  // of communicators
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<NcclRuntime>> NcclRuntime::Open(const Environment& environment,
                                                                const std::string& cuda_library) {
@@ -31,10 +36,14 @@ absl::StatusOr<std::shared_ptr<NcclRuntime>> NcclRuntime::Open(
   return runtime;
 }
 
-NcclConfig NcclRuntime::Config(bool blocking) const {
+NcclConfig NcclRuntime::Config(bool blocking, const std::string& name) const {
   NcclConfig config;
   config.blocking = blocking ? 1 : 0;
   wishes.PutInto(config, nccl.version);
+  if (nccl.version >= kVersionNames && !name.empty()) {
+    config.size = sizeof(NcclConfig);
+    config.name = name.c_str();
+  }
   return config;
 }
 

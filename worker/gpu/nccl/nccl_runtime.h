@@ -21,7 +21,8 @@ struct NcclRuntime {
   NcclWishes wishes;      // COORDD_NCCL_CONFIG
 
   // Of a communicator that is made now, with the wishes, which outlive it.
-  NcclConfig Config(bool blocking) const;
+  // `name`: for NCCL's log and profilers, where it takes one (2.27); it outlives the communicator.
+  NcclConfig Config(bool blocking, const std::string& name) const;
 
   // Why there is none is one phrase: what LoadNccl or DeviceRuntime::Open say. `cuda_library`: for
   // tests.

@@ -109,6 +109,8 @@ DeviceClaim DeviceAgreements::Claim() {
   claim.uuid = own.uuid;
   claim.float8 = NcclReducesFloat8((*nccl)->nccl.version, own.capability_major);
   claim.direct = options_.direct && NcclLaunchesOnThreads((*nccl)->nccl);
+  claim.multicast = own.multicast;
+  claim.registers = options_.backend.register_buffers && NcclRegisters((*nccl)->nccl.functions);
   if (options_.symmetric_windows) claim.window_bytes = WindowBytes(*nccl, device);
   claim.gpu_direct = network.rdma && network.gpu_direct &&
                      (network.peer_memory || (network.dma_buf && own.dma_buf));

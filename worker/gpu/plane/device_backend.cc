@@ -79,6 +79,7 @@ absl::Status DeviceBackend::Define(ProcessSetId process_set) {
   if (!decision.has_value() || !decision->ok()) return absl::OkStatus();
   if ((*decision)->windows) backend->UseWindow(process_set);
   if ((*decision)->direct) backend->UseDirect(process_set);
+  if (!(*decision)->registers) backend->LeaveUnregistered(process_set);
   if ((*decision)->ranks_per_node > 0)
     UseHierarchy(process_set, (*decision)->ranks_per_node, members, *backend);
   return absl::OkStatus();

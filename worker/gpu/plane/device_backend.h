@@ -18,6 +18,7 @@
 #include "worker/gpu/cuda/result_memory.h"
 #include "worker/gpu/nccl/nccl_backend.h"
 #include "worker/gpu/plane/device_agreements.h"
+#include "worker/gpu/plane/device_registrations.h"
 #include "worker/gpu/plane/gpu_access.h"
 #include "worker/gpu/plane/plane_options.h"
 
@@ -50,6 +51,7 @@ class DeviceBackend {
   std::shared_ptr<NcclBackend> get();
   std::shared_ptr<ResultMemory> results();
   bool HoldsGate();
+  DeviceRegistrations& registrations() { return registrations_; }  // thread-safe by itself
 
   // Does nothing the second time. `aborted`: it is aborted at once, also where that is set
   // meanwhile. As GpuAccess::Nccl and NcclBackend::Connect.
@@ -83,6 +85,7 @@ class DeviceBackend {
   Clock& clock_;
   DeviceAgreements& agreements_;
   const DeviceExchanges exchanges_;
+  DeviceRegistrations registrations_;  // thread-safe by itself
 
   // Guarded by mu_.
   Mutex mu_;

@@ -182,6 +182,7 @@ absl::Status DeviceGraphs::Prepare(ProcessSetId process_set, int32_t device, abs
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<GraphCommunicators> communicators,
                           Communicators(device));
   NcclPlace at;
+  at.job = options_.job;
   at.group = process_set;
   at.rank = place.index;
   at.size = place.size;

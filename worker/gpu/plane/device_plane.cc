@@ -4,11 +4,13 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/gpu/plane/device_buffers.h"
+#include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
 namespace {
@@ -174,6 +176,49 @@ int64_t DevicePlane::result_bytes() {
 int64_t DevicePlane::registered_bytes() {
   const std::shared_ptr<NcclBackend> made = backend_.get();
   return made == nullptr ? 0 : made->registered_bytes();
+}
+
+absl::StatusOr<std::string> DevicePlane::ExpectMemory(ProcessSetId process_set, int32_t device,
+                                                      absl::Span<std::byte> memory,
+                                                      absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceRuntime> devices, access_.Devices());
+  COORDD_RETURN_IF_ERROR(CheckMemory(*devices, device, memory));
+  if (access_.Nccl().ok()) COORDD_RETURN_IF_ERROR(agreements_.ClaimDevice(device));
+  agreements_.Begin(process_set);
+  IdleWait idle(1, 1);
+  std::optional<absl::StatusOr<DeviceDecision>> decision;
+  while (!(decision = agreements_.DecisionOf(process_set)).has_value()) {
+    if (aborted_.load(std::memory_order_acquire)) return AbortedStatus();
+    if (clock_.Now() >= deadline)
+      return absl::DeadlineExceededError("not all ranks have come to a tensor on a device");
+    idle.Wait();
+  }
+  COORDD_RETURN_IF_ERROR(decision->status());
+  if (!(*decision)->nccl) {
+    return absl::UnimplementedError(absl::StrCat(
+        "memory is registered with NCCL, which not all ranks have: ", (*decision)->why_not));
+  }
+  if (!(*decision)->registers) {
+    return absl::UnimplementedError(
+        "not all ranks register memory with NCCL: COORDD_GPU_REGISTER is 0 on one, or its NCCL is "
+        "older than 2.19");
+  }
+  return backend_.registrations().Expect(process_set, memory);
+}
+
+absl::Status DevicePlane::ReleaseMemory(ProcessSetId process_set, const std::byte* memory,
+                                        absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> region,
+                          backend_.registrations().Remove(process_set, memory));
+  const auto done = std::make_shared<std::atomic<bool>>(false);
+  if (!inbox_.Push(MemoryReleased{process_set, region, done})) return absl::OkStatus();
+  IdleWait idle(1, 1);
+  while (!done->load(std::memory_order_acquire) && !aborted_.load(std::memory_order_acquire)) {
+    if (clock_.Now() >= deadline)
+      return absl::DeadlineExceededError("the device is not through with what was launched before");
+    idle.Wait();
+  }
+  return absl::OkStatus();
 }
 
 void DevicePlane::Told() {

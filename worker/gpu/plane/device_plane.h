@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -106,6 +107,22 @@ class DevicePlane {
   // Ends the lane of a schedule: nothing more of it will be launched.
   void EndLane(LaneId lane);
 
+  // Memory of the program on a device that NCCL is to know, in the set's communicators, as long as
+  // the generation lasts. Collective: all ranks of the set call alike, then submit an allgather of
+  // the name that this returns, and ask whether it WasLaunched; if not (it was staged), they do all
+  // of that again. UNIMPLEMENTED: not all ranks can, and why;
+  // INVALID_ARGUMENT: it is not the device's, or registered already; RESOURCE_EXHAUSTED;
+  // DEADLINE_EXCEEDED.
+  absl::StatusOr<std::string> ExpectMemory(ProcessSetId process_set, int32_t device,
+                                           absl::Span<std::byte> memory, absl::Time deadline);
+  bool WasLaunched(const std::string& marker) {
+    return backend_.registrations().WasApplied(marker);
+  }
+  // Of this rank alone: it can be freed when this has returned. INVALID_ARGUMENT: it is not
+  // registered. DEADLINE_EXCEEDED: the device is not through.
+  absl::Status ReleaseMemory(ProcessSetId process_set, const std::byte* memory,
+                             absl::Time deadline);
+
   // Idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
   // The program has been told of a failure: streams that are held at the gate
@@ -153,8 +170,13 @@ class DevicePlane {
   struct LaneEnded {
     LaneId lane;
   };
+  struct MemoryReleased {
+    ProcessSetId process_set;
+    absl::Span<std::byte> memory;
+    std::shared_ptr<std::atomic<bool>> done;
+  };
   struct LookAgain {};
-  using Input = std::variant<Planned, Returned, GroupEnded, LaneEnded, LookAgain>;
+  using Input = std::variant<Planned, Returned, GroupEnded, LaneEnded, MemoryReleased, LookAgain>;
 
   void EnsureThread();
   void OnDecision(ProcessSetId process_set);
@@ -171,6 +193,7 @@ class DevicePlane {
   void Take(Returned& returned) { queue_.Return(std::move(returned.batch)); }
   void Take(GroupEnded& ended);
   void Take(LaneEnded& ended) { queue_.EndLane(ended.lane); }
+  void Take(MemoryReleased& released);
   void Take(LookAgain&) {}
   // Each returns whether anything happened.
   bool Advance();

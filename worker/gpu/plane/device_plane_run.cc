@@ -111,6 +111,13 @@ void DevicePlane::Take(GroupEnded& ended) {
   backend_.EndGroup(ended.process_set);
 }
 
+void DevicePlane::Take(MemoryReleased& released) {
+  const auto done = [done = released.done] { done->store(true, std::memory_order_release); };
+  const std::shared_ptr<NcclBackend> backend = backend_.get();
+  if (backend == nullptr) return done();
+  backend->ReleaseMemory(released.process_set, released.memory, done);
+}
+
 bool DevicePlane::Advance() {
   return queue_.Advance([this](DeviceQueue::Entry& entry,
                                const DeviceQueue::Before& before) { return NextOf(entry, before); },
@@ -190,6 +197,10 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
       backend->device(),
       [this](int64_t bytes) { return backend_.results()->Take(backend_.get()->device(), bytes); },
       [this](int64_t bytes) { return scratch_.Sink(bytes, backend_.device(), *backend_.get()); });
+  if (batch.tensors().size() == 1 && Reduces(batch.kind())) {
+    const auto decision = agreements_.DecisionOf(batch.process_set());
+    if (decision.has_value() && decision->ok()) batch.LeaveScalingToNccl(**decision);
+  }
   backend_.results()->CountBatch();
   COORDD_RETURN_IF_ERROR(batch.Prepare());
   COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch,
@@ -225,6 +236,7 @@ absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, Cud
     last = tensor.ready.get();
     COORDD_RETURN_IF_ERROR(last->LetWait(stream));
   }
+  COORDD_RETURN_IF_ERROR(backend_.registrations().Apply(*running.batch, *backend_.get()));
   return EnqueueMoves(running.before, backend_.device(), index, kernels, stream,
                       scratch_.identities());
 }

@@ -186,6 +186,27 @@ TEST(DeviceClaim, WindowsAreMadeByAllInOneSizeOrByNobody) {
   EXPECT_TRUE(DecideOnDevices({first, second}, {})->windows);
 }
 
+TEST(DeviceClaim, MemoryIsRegisteredByAllRanksOrNone) {
+  DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
+  first.registers = true;
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->registers);
+  second.registers = true;
+  EXPECT_TRUE(DecodeClaim(EncodeClaim(second))->registers);
+  const auto decision = DecideOnDevices({first, second}, {});
+  EXPECT_TRUE(decision->registers);
+  EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), *decision);
+}
+
+TEST(DeviceClaim, OneGpuWithMulticastIsEnoughForASwitchThatReduces) {
+  DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->multicast);
+  second.multicast = true;
+  EXPECT_TRUE(DecodeClaim(EncodeClaim(second))->multicast);
+  const auto decision = DecideOnDevices({first, second}, {});
+  EXPECT_TRUE(decision->multicast);
+  EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), *decision);
+}
+
 TEST(DeviceClaim, CommunicatorsAreDirectWhereAllRanksSaySoAndMakeNoWindows) {
   DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
   EXPECT_FALSE(DecideOnDevices({first, second}, {})->direct);

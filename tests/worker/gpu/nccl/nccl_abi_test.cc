@@ -30,6 +30,8 @@ EXPECT_SAME(AllGather);
 EXPECT_SAME(ReduceScatter);
 EXPECT_SAME(Send);
 EXPECT_SAME(Recv);
+EXPECT_SAME(RedOpCreatePreMulSum);
+EXPECT_SAME(RedOpDestroy);
 EXPECT_SAME(GroupStart);
 EXPECT_SAME(GroupEnd);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 4)
@@ -56,10 +58,14 @@ static_assert(kNcclRevokeDefault == NCCL_REVOKE_DEFAULT);
 
 // The last four bytes are the traffic class's since 2.26, and were padding before: never more than
 // theirs, and none that nobody writes.
-static_assert(sizeof(NcclConfig) == offsetof(NcclConfig, traffic_class) + sizeof(int));
-static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
+static_assert(NcclConfig::kSizeWithoutName == offsetof(NcclConfig, traffic_class) + sizeof(int));
+static_assert(NcclConfig::kSizeWithoutName <= sizeof(ncclConfig_t));
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 2)
 static_assert(offsetof(NcclConfig, traffic_class) == offsetof(ncclConfig_t, trafficClass));
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
+static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
+static_assert(offsetof(NcclConfig, name) == offsetof(ncclConfig_t, commName));
 #endif
 
 int Number(NcclResult result) { return static_cast<int>(result); }
@@ -111,6 +117,8 @@ TEST(NcclAbi, NumbersAreTheVendors) {
   EXPECT_EQ(Number(NcclOp::kProduct), ncclProd);
   EXPECT_EQ(Number(NcclOp::kMax), ncclMax);
   EXPECT_EQ(Number(NcclOp::kMin), ncclMin);
+  EXPECT_EQ(Number(NcclOp::kAverage), ncclAvg);
+  EXPECT_EQ(kNcclScalarHostImmediate, ncclScalarHostImmediate);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ from coordd.torch.distributed import _channel, _store
 from coordd.torch.distributed._barriers import Barriers
 from coordd.torch.distributed._exchanges import Exchanges
 from coordd.torch.distributed._job import Job
+from coordd.torch.distributed._memory_pools import MemoryPools
 from coordd.torch.distributed._point_to_point import PointToPoint
 from coordd.torch.distributed._reductions import Reductions
 
@@ -56,7 +57,7 @@ def _is_default() -> bool:
     return not dist.is_initialized()
 
 
-class Group(Reductions, Exchanges, PointToPoint, Barriers):
+class Group(Reductions, Exchanges, PointToPoint, Barriers, MemoryPools):
     """All calls of torch.distributed, over a Channel."""
 
     def _begin(self, store, rank: int, size: int, timeout, inside: Optional[_channel.Inside]) -> None:

@@ -1,0 +1,44 @@
+"""GPU memory that is reduced again and again, such as flat buckets of gradients.
+
+    bucket = torch.empty(1 << 26, device="cuda")
+    hvd.register_memory(bucket)                        # all ranks, outside of the steps
+    ... hvd.allreduce_(bucket) ...
+    hvd.unregister_memory(bucket)                      # before it is freed
+"""
+
+from ctypes import c_double, c_int32, c_int64, c_void_p
+
+import torch
+
+from coordd import _basics, _library, _native
+from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch._submit import set_number, size_bytes
+
+
+def register_memory(tensor: torch.Tensor, process_set: ProcessSet = global_process_set, timeout: float = 0.0) -> None:
+    """Lets NCCL move from and to the tensor's memory without a copy of its own, in collectives of the set; every rank of the set
+    calls it, with a tensor of its own GPU that is contiguous. From then on all ranks give to a collective memory that they have
+    registered, or none of them does, and no rank calls join(): NCCL has no defined result for anything else. Where reduced in
+    place, registration helps with NVLink SHARP and not with rings.
+
+    It ends with the generation: after HorovodInternalError, register again. timeout: seconds for the others to come; 0:
+    COORDD_TIMEOUT. HorovodInternalError: a rank was lost or did not come. NotImplementedError or ValueError: not all ranks can
+    register (COORDD_GPU_REGISTER=0, no NCCL, one before 2.19), or the memory overlaps with what is registered.
+    """
+    if not tensor.is_cuda or not tensor.is_contiguous():
+        raise ValueError(f"register_memory: a tensor on {tensor.device}, contiguous: {tensor.is_contiguous()}; expected a "
+                         "contiguous one on a GPU")
+    _call("coordd_register_device", c_int32(set_number(process_set)), c_int32(tensor.device.index), c_void_p(tensor.data_ptr()),
+          c_int64(size_bytes(tensor)), c_double(timeout))
+
+
+def unregister_memory(tensor: torch.Tensor, process_set: ProcessSet = global_process_set, timeout: float = 0.0) -> None:
+    """Before the tensor's memory is freed or used for anything else; no collective that is pending uses it. Of this rank alone.
+    ValueError: it is not registered in the set."""
+    _call("coordd_unregister_device", c_int32(set_number(process_set)), c_void_p(tensor.data_ptr()), c_double(timeout))
+
+
+def _call(function_name: str, *arguments) -> None:
+    status = _library.library().function(function_name)(_basics.worker().pointer, *arguments)
+    if status != 0:
+        raise _native.call_error(status, None)

@@ -1,0 +1,66 @@
+"""GPU memory that NCCL is told of, as torch's own NCCL backend offers it for a torch.cuda.MemPool."""
+
+from ctypes import c_double, c_int32, c_int64, c_void_p
+from typing import Any, Dict, List, Tuple
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from coordd import _library, _native
+from coordd.exceptions import CoorddError
+from coordd.torch.distributed._calls import Calls
+from coordd.torch.distributed._errors import as_backend_error
+
+
+class MemoryPools(Calls):
+    """Mixin of a group."""
+
+    def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
+        """Collective: NCCL may move from and to the segments that the pool has now, without a copy of its own, until
+        deregister_mem_pool() or the end of the group. Each rank gives a pool of its own, with as many segments; then all ranks give
+        to a collective tensors of their pools, or none does. What the pool gets later is not registered.
+
+        ValueError: the ranks' pools have different numbers of segments. DistBackendError: coordd's sentence, when a rank cannot
+        register (COORDD_GPU_REGISTER=0, NCCL before 2.19)."""
+        if symm:
+            raise ValueError("register_mem_pool(symm=True): symmetric windows are of coordd's buffers only, expected symm=False")
+        segments = _segments_of(pool)
+        counts = self._everyones(len(segments))
+        if len(set(counts)) > 1:
+            raise ValueError(f"register_mem_pool: the pools of the ranks have {', '.join(map(str, counts))} segments, "
+                             "expected one number on all ranks")
+        registered = self._registered_pools().setdefault(pool.id, [])
+        for device, address, size_bytes in segments:
+            self._call_memory("coordd_register_device", c_int32(device), c_void_p(address), c_int64(size_bytes))
+            registered.append(address)
+
+    def deregister_mem_pool(self, pool: Any) -> None:
+        """Before the pool's memory is freed, or is given to anything else. Of this rank alone, once no collective uses it."""
+        registered = self._registered_pools().pop(pool.id, None)
+        if registered is None:
+            raise ValueError("deregister_mem_pool: expected a pool that register_mem_pool() was given")
+        self._finish_gpu()
+        for address in registered:
+            self._call_memory("coordd_unregister_device", c_void_p(address))
+
+    def _registered_pools(self) -> Dict[Any, List[int]]:
+        return self.__dict__.setdefault("_pools", {})
+
+    def _everyones(self, number: int) -> List[int]:
+        own = torch.tensor([number], dtype=torch.int64, device="cpu")
+        everyone = [torch.empty_like(own) for _ in range(self._size_)]
+        self.allgather([everyone], [own], c10d.AllgatherOptions()).wait()  # type: ignore[attr-defined]
+        return [int(one) for one in everyone]
+
+    def _call_memory(self, function_name: str, *arguments: Any) -> None:
+        channel = self._channel
+        function = _library.library().function(function_name)
+        status = function(channel.worker.pointer, c_int32(channel.set), *arguments, c_double(channel.timeout_s))
+        if status != 0:
+            error = _native.call_error(status, None)
+            raise as_backend_error(error) if isinstance(error, CoorddError) else error
+
+
+def _segments_of(pool: Any) -> List[Tuple[int, int, int]]:
+    """Device, address and size, in the order of the addresses. torch 2.6 and later tell them."""
+    return sorted((int(segment["device"]), int(segment["address"]), int(segment["total_size"])) for segment in pool.snapshot())
