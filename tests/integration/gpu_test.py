@@ -65,8 +65,7 @@ class GpuTest(GpuCase):
                 self.assertEqual(multiplied >= 4, not multicast, text)  # two of three averages, in each of two steps
                 self.assertEqual("nccl name [coordd/" in text, NCCL >= 22703, text)
             scalings.append(int(re.search(r"cuda scalings (\d+)", text)[1]))  # kernels of the last rank
-        # One average had a kernel for its result, the other one more for its input. (What is fused by chance has some as well.)
-        self.assertGreater(scalings[1], scalings[0])
+        self.assertGreater(scalings[1], scalings[0])  # by three in a step, and what is fused by chance
 
     @needs_stand_in
     def test_what_repeats_is_executed_without_asking_and_what_comes_between_is_right(self):
