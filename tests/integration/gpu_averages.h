@@ -40,6 +40,9 @@ inline void SayHowItAveraged(void* fake) {
   if (const auto multiplied =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_multiplied_calls")))
     std::printf("nccl multiplied %ld\n", multiplied());
+  // Of the driver, which the stand-in is linked to.
+  if (const auto scalings = reinterpret_cast<long (*)()>(dlsym(fake, "fake_cuda_scalings")))
+    std::printf("cuda scalings %ld\n", scalings());
   if (const auto registered =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_registered_buffers")))
     std::printf("nccl registered %ld\n", registered());

@@ -48,12 +48,13 @@ class GpuTest(GpuCase):
                 self.assertIn("ok 2 steps", text)
                 self.assert_nccl_calls(text)
                 self.assertEqual("not all ranks register memory" in text, bool(without), text)
-                # Fusion buffers, too; the others have sets of their own.
+              
                 if rank == 1 or not without:
                     self.assertEqual("nccl registered 0" in text, bool(without), text)
 
     @needs_stand_in
     def test_averages_are_nccls_own_unless_a_switch_may_reduce_them(self):
+        scalings = []
         for multicast in (0, 1):  # of one rank's GPU; all have to take the same way
             ranks = self.ranks([[-1, "collectives", 2]] * RANKS,
                                own=lambda rank: {"FAKE_CUDA": "multicast=1"} if multicast and rank == 1 else {})  # noqa: B023
@@ -62,8 +63,9 @@ class GpuTest(GpuCase):
                 self.assert_nccl_calls(text)
                 multiplied = int(re.search(r"nccl multiplied (\d+)", text)[1])
                 self.assertEqual(multiplied >= 4, not multicast, text)  # two of three averages, in each of two steps
-                name = re.search(r"nccl name \[(.*)\]", text)[1]
-                self.assertEqual(name.startswith("coordd/"), NCCL >= 22703, text)
+                self.assertEqual("nccl name [coordd/" in text, NCCL >= 22703, text)
+            scalings.append(int(re.search(r"cuda scalings (\d+)", text)[1]))  # kernels of the last rank
+        self.assertGreater(scalings[1], scalings[0])  # by three in a step, and what is fused by chance
 
     @needs_stand_in
     def test_what_repeats_is_executed_without_asking_and_what_comes_between_is_right(self):
