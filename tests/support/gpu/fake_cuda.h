@@ -8,11 +8,11 @@
 extern "C" {
 
 // "devices" (8), "driver" (13000), "capability" (9, the major one), "mig" (0; 1: slices),
-// "init_error" (0), "memory_limit" (bytes; 0: none), "multicast" (0; 1: of all devices), "capturing" (1: every stream
-// is captured), "free_locks" (1, the strictest that a driver may be: who frees memory holds the
-// driver's lock until the device is idle, and nobody else makes a context current, launches,
-// copies, records, waits or allocates meanwhile). Before cuInit the variable FAKE_CUDA is read,
-// "devices=2,init_error=100". Unknown names end the process.
+// "init_error" (0), "memory_limit" (bytes; 0: none), "multicast" (0; 1: of all devices),
+// "capturing" (1: every stream is captured), "free_locks" (1, the strictest that a driver may be:
+// who frees memory holds the driver's lock until the device is idle, and nobody else makes a
+// context current, launches, copies, records, waits or allocates meanwhile). Before cuInit the
+// variable FAKE_CUDA is read, "devices=2,init_error=100". Unknown names end the process.
 void fake_cuda_set(const char* name, long value);
 
 // Runs on the stream, in its order.
