@@ -277,6 +277,22 @@ class CertificatesTest(processes.TestCase):
         self.assertTrue(wait_for(one_more), coordd.text())
         self.assertEqual(self.status(coordd, self.first), 0)
 
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_their_end_itself_is_told(self):
+        end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=20)
+        self.first.add_by_hand("soon", usage="serverAuth", begin="20200101000000Z", end=f"{end:%Y%m%d%H%M%SZ}")
+        for kind in ("crt", "key"):
+            shutil.copy2(f"{self.first.folder}/soon.{kind}", f"{self.first.folder}/server.{kind}")
+        coordd = self.coordd(*self.first.server_flags())
+        self.assertRegex(coordd.text(), r"ends at .* UTC, in [1-9][0-9.]*s; put new files in the place")
+        self.assertTrue(wait_for(lambda: "has ended at" in coordd.text(), seconds=60), coordd.text())
+
+    def test_an_authority_that_is_none_is_a_wrong_flag(self):
+        flags = [*self.first.server_flags()[:-1], f"{self.first.folder}/server.crt"]
+        status, text = self.run_command(program("coordd"), "--listen", "127.0.0.1:0", "--http", "off", "--store", "memory", *flags)
+        self.assertEqual(status, 2, text)  # which systemd does not start again
+        self.assertIn("certificate 1 is no authority's, expected ca.crt", text)
+
     def test_their_end_is_told_a_month_before(self):
         short = os.path.join(self.folder, "short")
         subprocess.run([program("coordctl"), "certs", short, "--days", "20"], check=True, capture_output=True)
