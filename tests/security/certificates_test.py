@@ -166,6 +166,19 @@ class CertificatesTest(processes.TestCase):
         self.assertNotEqual(self.status(coordd, self.first), 0)
         self.assertTrue(coordd.running())
 
+    def test_whoever_lacks_a_new_certificate_is_told_so_while_coordd_is_away(self):
+        self.use(self.first)
+        store = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}")
+        coordd = self.coordd(*store, *self.first.server_flags())
+        worker = self.workers(coordd, 1, **self.first.variables("worker"))[0]
+        coordd.signal(signal.SIGUSR1)
+        coordd.wait()
+        flags = [*self.first.server_flags()[:-1], f"{self.second.folder}/ca.crt"]
+        self.coordd(*store, *flags, listen=coordd.listen)
+        self.assertTrue(wait_for(lambda: "has been away for" in worker.text()), worker.text())
+        self.assertRegex(worker.text(), r"has been away for .*: coordd at .* does not take the certificate in .*worker\.crt: expected one of the "
+                                        r"authority that it was given with --tls-ca")
+
     def test_new_ones_are_found_without_a_signal(self):
         self.use(self.first)
         coordd = self.daemon()
