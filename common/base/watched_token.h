@@ -1,4 +1,5 @@
-// A secret in a file that may be replaced while it is used. (io)
+// A secret in a file that may be replaced while it is used, and which callers bring in a header of
+// HTTP. (io)
 #pragma once
 
 #include <memory>
@@ -14,12 +15,16 @@ namespace coordd {
 // Thread-safe.
 class WatchedToken {
  public:
-  // Errors are ReadTokenFile's, whose words `named_by` begins.
+  // Errors are ReadTokenFile's, whose words `named_by` begins. INVALID_ARGUMENT, too: no header can
+  // carry the token, as one of two lines.
   static absl::StatusOr<std::shared_ptr<WatchedToken>> Open(std::string named_by, std::string path);
+
+  // Whether Open would take it. A pipe is not read.
+  static absl::Status Check(absl::string_view named_by, const std::string& path);
 
   bool Is(absl::string_view brought) const;
   // Reads the file again; whether it holds another token, which counts from now on. An error is
-  // ReadTokenFile's: the token that was there stays. INVALID_ARGUMENT, too: it is a pipe now, where
+  // as Open's: the token that was there stays. INVALID_ARGUMENT, too: it is a pipe now, where
   // a file was read. A pipe that was read first, which cannot be read twice, is not read again.
   // What does not end with a line's end may be half of a token that is being written: it counts
   // once the next call finds the same.

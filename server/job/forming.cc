@@ -44,11 +44,9 @@ v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& t
                        const Survivors& survivors, const JobWorkers& workers) {
   const Topology topology = survivors.TopologyOf(sessions);
   Inheritance inherited = survivors.Of(sessions, topology);
-  v1::JobRecord record;
+  v1::JobRecord record = token.Record();
   record.set_generation(ToInt(rendezvous.proposed()));
   record.set_running(true);
-  record.set_token_hash(token.hash());
-  record.set_owner(token.owner());
   record.set_min_workers(rendezvous.options().min_workers);
   record.set_max_workers(rendezvous.options().max_workers);
   ToProto(rendezvous.options().settling_window, record.mutable_settling_window());

@@ -342,12 +342,12 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Tur
 void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains,
                        const Turn& turn) {
   desk_.Restore(drains);
+  token_.Restore(record);
   if (!record.running()) return;
   desk_.drains().Restore(drains);
   rendezvous_ =
       RendezvousState(LimitsOf(record, options_), Generation{record.generation()}, turn.now);
   reforming_ = Reforming(ReformingOf(FromProto(record.on_failure()), options_));
-  token_.Restore(record);
   started_ = true;
   forming_.Restore(record);
   kv_.Open(generation());
@@ -385,7 +385,7 @@ void JobState::OnPersisted(Generation number, const absl::Status& status, const 
 void JobState::PersistEnd(Effects& effects) {
   if (!durability_.on) return;
   const std::string& name = messages_.name();
-  v1::JobRecord record;
+  v1::JobRecord record = token_.Record();
   record.set_generation(ToInt(rendezvous_.proposed()));
   effects.persist.push_back({name, Generation{0}, {JobWrite(name, record)}});
   if (desk_.TakeStored()) effects.persist.back().writes.push_back(DrainWrite(name, {}));

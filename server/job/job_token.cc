@@ -12,6 +12,13 @@ void JobToken::Begin(absl::string_view token) {
   hash_ = TokenHash(cluster_id_, job_, token_);
 }
 
+v1::JobRecord JobToken::Record() const {
+  v1::JobRecord record;
+  record.set_token_hash(hash_);
+  record.set_owner(owner_);
+  return record;
+}
+
 bool JobToken::IsRight(absl::string_view token) const {
   const bool only_hash = token_.empty() && !hash_.empty();
   return only_hash ? SecretsEqual(TokenHash(cluster_id_, job_, token), hash_)

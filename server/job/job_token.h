@@ -12,8 +12,8 @@
 
 namespace coordd {
 
-// PURE. Not thread-safe. The first member's, until the job has ended. Of a restored job only the
-// hash is known, until somebody proves to have the token.
+// PURE. Not thread-safe. The first member's, until another one begins the job anew. Of a restored
+// job only the hash is known, until somebody proves to have the token.
 class JobToken {
  public:
   // `cluster_id` outlives it.
@@ -25,12 +25,13 @@ class JobToken {
     hash_ = record.token_hash();
     owner_ = record.owner();
   }
+  // What Restore reads.
+  v1::JobRecord Record() const;
   // UNAUTHENTICATED: it is not the job's.
   absl::Status Check(absl::string_view token);
   // Whether there is one, and it is this.
   bool IsKnownBy(absl::string_view token) const;
   bool Is(absl::string_view token) const { return token_ == token; }  // known, and this one
-  const std::string& hash() const { return hash_; }                   // as it is stored
   // ToString of the identity that has made the job; empty: without TLS, or not known.
   const std::string& owner() const { return owner_; }
   // What its jobs may take together; null: no limit.

@@ -57,7 +57,7 @@ std::string WhoMay(const Row& row) {
   if (row.node == kOwn) who.push_back("a node");
   std::string text = "an operator";
   for (size_t i = 0; i < who.size(); ++i)
-    absl::StrAppend(&text, i + 1 == who.size() ? " or " : ", ", who[i]);
+    absl::StrAppend(&text, i + 1 == who.size() ? (i == 0 ? " or " : ", or ") : ", ", who[i]);
   return text;
 }
 
@@ -67,7 +67,7 @@ std::string WhyNot(const Identity& who, Grant grant, const JobClaim& job) {
   if (grant == kNo)
     return who.role == Role::kNone ? "its certificate says no role, and such a one may not"
                                    : absl::StrCat("no ", Name(who.role), " may");
-  if (job.job.empty()) return "it may so for jobs of its own, and has named none";
+  if (job.job.empty()) return "it may do so for jobs of its own, and has named none";
   if (who.role == Role::kWorker && who.name != kAnyName)
     return absl::StrCat("its certificate is for job ", who.name, " and those called after it");
   return who.role == Role::kLauncher ? "it has neither made that job nor brought its token"

@@ -20,6 +20,11 @@ void SayOnce(std::string text, std::string& said) {
   said = std::move(text);
 }
 
+// For people, of whom none is told that something happens in 0.
+absl::Duration RoundedUp(absl::Duration left) {
+  return absl::Ceil(left, left > absl::Minutes(1) ? absl::Minutes(1) : absl::Seconds(1));
+}
+
 }  // namespace
 
 CertificateWatch::CertificateWatch(ServerCertificates& certificates, ServerMetrics& metrics,
@@ -108,14 +113,14 @@ void CertificateWatch::ReloadToken() {
 void CertificateWatch::WarnOfEnd(absl::Time now) {
   const absl::Duration left = certificates_.end() - now;
   if (left > kWarnBefore || now < warn_after_) return;
-  warn_after_ = now + kWarnEvery;
+  // Their end itself is told, too.
+  warn_after_ = left > absl::ZeroDuration() ? now + std::min(left, kWarnEvery) : now + kWarnEvery;
   const std::string end =
       absl::FormatTime("%Y-%m-%d %H:%M", certificates_.end(), absl::UTCTimeZone());
   COORDD_LOG(kWarning, "coordd's certificate, or its authority, ",
              left <= absl::ZeroDuration()
                  ? absl::StrCat("has ended at ", end, " UTC: nobody new gets in")
-                 : absl::StrCat("ends at ", end, " UTC, in ",
-                                DurationText(absl::Trunc(left, absl::Minutes(1)))),
+                 : absl::StrCat("ends at ", end, " UTC, in ", DurationText(RoundedUp(left))),
              "; put new files in the place of --tls-cert, --tls-key and --tls-ca: they are read "
              "without a new start");
 }

@@ -305,6 +305,7 @@ bool CoordServerOptions::HttpHasTls() const {
 absl::Status CoordServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(decisions.Validate());
   COORDD_RETURN_IF_ERROR(CheckOwnCertificate(tls, TlsSide::kServer));
+  if (tls.enabled()) COORDD_RETURN_IF_ERROR(ServerCertificates::Load(tls).status());
   COORDD_RETURN_IF_ERROR(store.Validate());
   COORDD_RETURN_IF_ERROR(CheckClusterId(state.expected_cluster_id));
   if (!IsLoopback(listen.host) && !tls.enabled() && !insecure) {
@@ -328,6 +329,8 @@ absl::Status CoordServerOptions::Validate() const {
     return absl::InvalidArgumentError(
         "--http-token-file is for HTTP beyond loopback with TLS: a token would be read on its way");
   }
+  if (!http_token_file.empty())
+    COORDD_RETURN_IF_ERROR(WatchedToken::Check("--http-token-file", http_token_file));
   return absl::OkStatus();
 }
 

@@ -86,7 +86,7 @@ class AuthzTest(processes.TestCase):
         self.may_not(alice, "events", "other")
         self.may_not(alice, "trace", "other", "--seconds", "1")
         self.assertIn("train", self.may(alice, "events", "train"))
-        self.assertIn("it may so for jobs of its own, and has named none", self.may_not(alice, "events"))
+        self.assertIn("it may do so for jobs of its own, and has named none", self.may_not(alice, "events"))
         self.may(alice, "evict", socket.gethostname(), "--force")  # of the only one that is hers
         self.still_works(other)
         self.assertIn("evicted", self.may("operator", "events", "train"))

@@ -166,6 +166,19 @@ class CertificatesTest(processes.TestCase):
         self.assertNotEqual(self.status(coordd, self.first), 0)
         self.assertTrue(coordd.running())
 
+    def test_whoever_lacks_a_new_certificate_is_told_so_while_coordd_is_away(self):
+        self.use(self.first)
+        store = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}")
+        coordd = self.coordd(*store, *self.first.server_flags())
+        worker = self.workers(coordd, 1, **self.first.variables("worker"))[0]
+        coordd.signal(signal.SIGUSR1)
+        coordd.wait()
+        flags = [*self.first.server_flags()[:-1], f"{self.second.folder}/ca.crt"]
+        self.coordd(*store, *flags, listen=coordd.listen)
+        self.assertTrue(wait_for(lambda: "has been away for" in worker.text()), worker.text())
+        self.assertRegex(worker.text(), r"has been away for .*: coordd at .* does not take the certificate in .*worker\.crt: expected one of the "
+                                        r"authority that it was given with --tls-ca")
+
     def test_new_ones_are_found_without_a_signal(self):
         self.use(self.first)
         coordd = self.daemon()
@@ -276,6 +289,22 @@ class CertificatesTest(processes.TestCase):
 
         self.assertTrue(wait_for(one_more), coordd.text())
         self.assertEqual(self.status(coordd, self.first), 0)
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_their_end_itself_is_told(self):
+        end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=20)
+        self.first.add_by_hand("soon", usage="serverAuth", begin="20200101000000Z", end=f"{end:%Y%m%d%H%M%SZ}")
+        for kind in ("crt", "key"):
+            shutil.copy2(f"{self.first.folder}/soon.{kind}", f"{self.first.folder}/server.{kind}")
+        coordd = self.coordd(*self.first.server_flags())
+        self.assertRegex(coordd.text(), r"ends at .* UTC, in [1-9][0-9.]*s; put new files in the place")
+        self.assertTrue(wait_for(lambda: "has ended at" in coordd.text(), seconds=60), coordd.text())
+
+    def test_an_authority_that_is_none_is_a_wrong_flag(self):
+        flags = [*self.first.server_flags()[:-1], f"{self.first.folder}/server.crt"]
+        status, text = self.run_command(program("coordd"), "--listen", "127.0.0.1:0", "--http", "off", "--store", "memory", *flags)
+        self.assertEqual(status, 2, text)  # which systemd does not start again
+        self.assertIn("certificate 1 is no authority's, expected ca.crt", text)
 
     def test_their_end_is_told_a_month_before(self):
         short = os.path.join(self.folder, "short")

@@ -25,6 +25,8 @@ namespace {
 
 // What answers does so at once; a mute port has to be told from a slow one.
 constexpr absl::Duration kProbeWithin = absl::Seconds(2);
+// It holds up the control thread.
+constexpr absl::Duration kProbeAwayWithin = absl::Milliseconds(250);
 
 // One process speaks for all: what launchers said is the same story on each rank.
 void LogLaunch(const LaunchPlace& launch) {
@@ -53,8 +55,17 @@ absl::StatusOr<WorkerOptions> Resolve(WorkerOptions options, Clock& clock) {
   return options;
 }
 
-void TellAway(const WorkerOptions& options, const CoordinatorAway& away) {
-  absl::Status why = CheckOwnCertificate(options.tls, TlsSide::kClient);
+// Of certificates that do not fit gRPC says only that the connection has ended.
+absl::Status MisfitOf(const WorkerOptions& options, Clock& clock) {
+  COORDD_RETURN_IF_ERROR(CheckOwnCertificate(options.tls, TlsSide::kClient));
+  if (!options.further_coordinators.empty()) return absl::OkStatus();
+  absl::Status found = ProbeCoordinator(options.coordinator, options.tls, kProbeAwayWithin, clock);
+  const bool is_final = absl::IsFailedPrecondition(found) || absl::IsUnauthenticated(found);
+  return is_final ? found : absl::OkStatus();
+}
+
+void TellAway(const WorkerOptions& options, const CoordinatorAway& away, Clock& clock) {
+  absl::Status why = MisfitOf(options, clock);
   if (why.ok()) why = CoordinatorFailure(/*probe=*/nullptr).Last(away.why);
   COORDD_LOG(kWarning, "coordd at ", options.coordinator.ToString(), " has been away for ",
              DurationText(away.since), ": ", why.message(),
@@ -80,7 +91,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
       return ProbeCoordinator(options.coordinator, options.tls, kProbeWithin, clock);
     };
   }
-  seams.coordinator_away = [options](const CoordinatorAway& away) { TellAway(options, away); };
+  seams.coordinator_away = [options, &clock](const CoordinatorAway& away) {
+    TellAway(options, away, clock);
+  };
   seams.store_record = std::make_shared<StoreRecord>();
   seams.store = NewGrpcStore([channels] { return channels->Current(); },
                              {options.job, options.token}, clock, seams.store_record);

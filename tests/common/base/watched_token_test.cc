@@ -1,11 +1,13 @@
 #include "common/base/watched_token.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
@@ -58,6 +60,24 @@ TEST_F(WatchedTokenTest, WhatHasGrownMeanwhileIsHalfAgain) {
   for (const char* half : {"n", "ne", "new"}) {
     Write(half);
     EXPECT_FALSE(Reload(token)) << half;
+  }
+  EXPECT_TRUE(token->Is("old"));
+}
+
+TEST_F(WatchedTokenTest, OneThatNoHeaderCanCarryIsRefused) {
+  const auto refused = [](const char* why) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr(why));
+  };
+  Write("old\n");
+  EXPECT_THAT(WatchedToken::Check("--token-file", path_), IsOk());
+  const std::shared_ptr<WatchedToken> token = Open();
+  for (const auto& [text, why] :
+       {std::pair("of two\nlines\n", "which holds several lines; expected"),
+        std::pair("bel\a\n", "which holds control characters; expected")}) {
+    Write(text);
+    EXPECT_THAT(WatchedToken::Check("--token-file", path_), refused(why));
+    EXPECT_THAT(WatchedToken::Open("--token-file", path_), refused(why));
+    EXPECT_THAT(token->Reload(), refused(why));
   }
   EXPECT_TRUE(token->Is("old"));
 }

@@ -205,6 +205,18 @@ TEST_F(CoordinatorAccessTest, OwnersAreKnownAfterANewStart) {
   EXPECT_FALSE(Sees(bob_, "train", "b").ok());
 }
 
+TEST_F(CoordinatorAccessTest, OwnersOfJobsThatHaveEndedAreKnownAfterANewStart) {
+  ASSERT_THAT(Join(alice_, "train", "a"), IsOk());
+  ASSERT_THAT(Evict(alice_, "train"), IsOk());
+  Restart();
+  EXPECT_THAT(*Sees(alice_), ElementsAre("train"));
+  EXPECT_EQ(Sees(bob_).status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(*Sees(bob_, "train", "a"), ElementsAre("train"));
+  EXPECT_THAT(Join(bob_, "train", "b"), IsOk()) << "the name is free";
+  EXPECT_EQ(Sees(alice_, "train", "a").status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(*Sees(bob_), ElementsAre("train"));
+}
+
 TEST_F(CoordinatorAccessTest, OneOwnerLeavesRoomForOthers) {
   options_.max_jobs_per_owner = 2;
   Restart();

@@ -136,9 +136,7 @@ TEST(JobToken, OfARestoredJobTheHashDecidesUntilSomebodyHasTheToken) {
   JobToken before("train", cluster);
   before.Begin("secret");
   JobToken token("train", cluster);
-  v1::JobRecord record;
-  record.set_token_hash(before.hash());
-  token.Restore(record);
+  token.Restore(before.Record());
   EXPECT_FALSE(token.Is("secret"));
   EXPECT_THAT(token.Check("guess"),
               StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("wrong token for job train")));

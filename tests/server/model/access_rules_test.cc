@@ -161,13 +161,13 @@ TEST(AccessRules, ARefusalSaysWhoMayAndWhatIsToBeDone) {
             "launcher/alice may not trace job train: it has neither made that job nor brought its "
             "token; expected an operator or a launcher that has made the job or brings its token");
   EXPECT_EQ(MayCall({Role::kLauncher, "alice"}, Call::kGetEvents, {}).message(),
-            "launcher/alice may not read the events of all jobs: it may so for jobs of its own, "
-            "and has named none; expected an operator, a viewer or a launcher that has made the "
+            "launcher/alice may not read the events of all jobs: it may do so for jobs of its own, "
+            "and has named none; expected an operator, a viewer, or a launcher that has made the "
             "job or brings its token");
   EXPECT_EQ(MayCallWithToken({Role::kWorker, "train"}, Call::kJoin, "other").message(),
             "worker/train may not be a worker of job other: its certificate is for job train and "
             "those called after it; expected an operator, a launcher that has made the job or "
-            "brings its token or a worker that brings its token");
+            "brings its token, or a worker that brings its token");
   const absl::Status old = MayCall({Role::kNone, "coordd worker"}, Call::kGetState, another);
   EXPECT_THAT(std::string(old.message()),
               AllOf(HasSubstr("\"coordd worker\", which says no role, may not see the state of job "
