@@ -175,6 +175,20 @@ class StatusPage(unittest.TestCase):
         self.assertRegex(document, "in its node by mapped\nbetween nodes by tcp encrypted to rank 7; ucx rdma (<b>|&lt;b&gt;) to "
                                    "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more")
 
+    def test_shows_on_which_device_a_batch_stands(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
+        sentence = "started on ranks 0, 1, enqueued on rank 3 (GPU-8f3c, host <b>)"
+        shown = [job["name"] for job in state["jobs"] if job["stalled"]]
+        for job in state["jobs"]:
+            for stalled in job["stalled"]:
+                stalled.update(name="allreduce grad/3 (+41) on the device", on_devices=sentence)
+        document, console = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        told = "started on ranks 0, 1, enqueued on rank 3 (GPU-8f3c, host &lt;b&gt;)"
+        self.assertIn(f"allreduce grad/3 (+41) on the device: {told}.", verdict(document, shown[0]))
+        self.assertIn(f'<td class="red" colspan="2">{told}</td>', document)
+        self.assertEqual(console, [])
+
     def test_shows_process_sets_and_who_has_joined(self):
         page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
         state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
