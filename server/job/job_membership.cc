@@ -465,10 +465,9 @@ void JobState::ConcludeReturn(const Turn& turn) {
 // Whatever has become of the generation: those who are back have said what they have of the store.
 // It may be a million keys: each turn takes some of them.
 void JobState::WatchStore(const Turn& turn) {
-  if (!kv_.awaits() || return_.under_way()) return;
-  const auto is_there = [this](SessionId session) { return Has(session); };
-  if (store_return_.under_way() && store_return_.Complete(is_there)) store_return_.End(is_there);
-  if (store_return_.under_way()) return;
+  if (!StoreIsDue()) return;
+  if (store_return_.under_way())
+    store_return_.End([this](SessionId session) { return Has(session); });
   kv_.Restore(store_return_.Take(), turn);
   if (!store_return_.ending()) kv_.GoOn(turn);
 }

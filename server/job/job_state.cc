@@ -416,7 +416,7 @@ void JobState::Tick(const Turn& turn) {
 }
 
 absl::Time JobState::NextDeadline() const {
-  if (kv_.awaits() && !store_return_.under_way()) return absl::InfinitePast();
+  if (StoreIsDue()) return absl::InfinitePast();
   absl::Time next = rendezvous_.NextDeadline();
   if (rendezvous_.phase() == RendezvousPhase::kGathering)
     next = std::max(next, desk_.NextLeaving());

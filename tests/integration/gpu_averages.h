@@ -34,9 +34,12 @@ inline void Averages(RankOnDevice& r) {
   }
 }
 
-// What the stand-in of NCCL has seen of that, of registered memory, and what the last communicator
-// was called.
+// What the stand-in of NCCL has seen of that, of registered memory, and of communicators that were
+// shrunk; and what the last one was called.
 inline void SayHowItAveraged(void* fake) {
+  if (const auto shrunk =
+          reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_shrunk_communicators")))
+    std::printf("nccl shrunk %ld\n", shrunk());
   if (const auto multiplied =
           reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_multiplied_calls")))
     std::printf("nccl multiplied %ld\n", multiplied());

@@ -459,9 +459,6 @@ void SayWhatNcclSaw() {
   const auto rule = reinterpret_cast<const char* (*)()>(dlsym(fake, "fake_nccl_broken_rule"));
   const auto calls = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_calls"));
   if (rule == nullptr || calls == nullptr) return;
-  if (const auto shrunk =
-          reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_shrunk_communicators")))
-    std::printf("nccl shrunk %ld\n", shrunk());
   SayHowItAveraged(fake);
   if (const auto split = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_split_communicators")))
     std::printf("nccl split %ld\n", split());
