@@ -13,6 +13,8 @@ namespace coordd {
 namespace {
 
 constexpr int64_t kMaxRecoverySteps = 200000;
+// What is due at once.
+constexpr int kTurnsAtOnce = 1000;
 
 ServerOptions FewSlots(uint64_t seed) {
   ServerOptions options = SimServerOptions();
@@ -79,6 +81,11 @@ absl::Status RecoverySim::EndOfStore() {
     if (coordd_.is_cut(w)) return absl::OkStatus();
     if (!workers_[static_cast<size_t>(w)].alive) store_.OnGone(w);
     while (coordd_.HasNews(w)) COORDD_RETURN_IF_ERROR(ToCoordd(w));
+  }
+  // What is due at once may take several turns, as what members have brought back does.
+  for (int turns = 0; coordd_.alive() && coordd_.state().NextDeadline() <= coordd_.now(); ++turns) {
+    if (turns == kTurnsAtOnce) return Wrong("coordd does not come to rest");
+    COORDD_RETURN_IF_ERROR(coordd_.Tick());
   }
   return store_.CheckEnd();
 }
