@@ -192,6 +192,15 @@ class ImageTest(processes.TestCase):
             self.assertIn(name, said)
 
 
+class MonitoringTest(unittest.TestCase):
+    def test_scrapes_of_the_prometheus_operator_have_the_names_that_rules_and_dashboard_know(self):
+        known = set()
+        for name in ("coordd-alerts.yml", "coordd-dashboard.json"):
+            known.update(re.findall(r'\bjob=\\?"([a-z-]+)', text_of(os.path.join(DEPLOY, "prometheus", name))))
+        given = re.findall(r"targetLabel: job, replacement: ([a-z-]+)}", text_of(os.path.join(DEPLOY, "kubernetes", "monitoring.yaml")))
+        self.assertEqual(sorted(given), sorted(known))
+
+
 class RecipeTest(unittest.TestCase):
     """Apptainer is in no distribution that coordd is built on: of its definition only what it shares with the Containerfile is judged."""
 
