@@ -26,6 +26,13 @@ class AlertmanagerTest(processes.TestCase):
             found = self.amtool("config", "routes", "test", "--config.file", alertmanager.CONFIG, f"severity={severity}")
             self.assertEqual(found, receiver)
 
+    def test_a_second_critical_alert_does_not_wait_for_the_interval_of_the_first(self):
+        receiver = self.start(alertmanager.Receiver())
+        manager = self.start(alertmanager.Alertmanager(receiver, self.folder, interval="10m"))
+        for name in ("CoorddStateNotWritable", "CoorddDown"):
+            manager.send({"alertname": name, "severity": "critical", "instance": "launch:29651", "job": "coordd"})
+            self.assertTrue(wait_for(lambda: receiver.alerts("/wakes", name)), manager.text())
+
     def test_a_killed_worker_is_told_to_who_reads_warnings_and_its_end_too(self):
         coordd = self.coordd("--stall-warning", "1s")
         receiver = self.start(alertmanager.Receiver())

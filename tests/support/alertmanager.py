@@ -55,12 +55,14 @@ class Receiver:
 
 
 class Alertmanager(Process):
-    """It sends to `receiver` what the example sends to its webhooks, without waiting for more of the kind."""
+    """It sends to `receiver` what the example sends to its webhooks, without waiting for more of the kind; what comes to a message that
+    was sent already after `interval`."""
 
-    def __init__(self, receiver, folder, shipped=CONFIG):
+    def __init__(self, receiver, folder, shipped=CONFIG, interval="1s"):
         text = prometheus.text_of(shipped)
         assert text.count(RECEIVER) == 3, f"{shipped} has not three webhooks at {RECEIVER}"
-        text = re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text.replace(RECEIVER, receiver.url))
+        text = re.sub(r"group_wait: \w+", "group_wait: 1s", text.replace(RECEIVER, receiver.url))
+        text = re.sub(r"group_interval: \w+", f"group_interval: {interval}", text)
         with open(os.path.join(folder, "alertmanager.yml"), "w", encoding="utf-8") as out:
             out.write(text)
         self.address = f"127.0.0.1:{free_ports(1)}"
@@ -69,6 +71,13 @@ class Alertmanager(Process):
                           f"--web.listen-address={self.address}", "--cluster.listen-address=", "--log.level=warn"])
         # The port would look free to who takes the next one.
         assert wait_for(self.is_ready), self.text()
+
+    def send(self, labels):
+        """An alert with these labels begins to fire, as if Prometheus said so."""
+        request = urllib.request.Request(f"http://{self.address}/api/v2/alerts", json.dumps([{"labels": labels}]).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10):
+            pass
 
     def is_ready(self):
         try:
