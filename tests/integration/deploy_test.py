@@ -83,7 +83,7 @@ class ServiceTest(processes.TestCase):
     def test_its_command_says_when_it_is_ready_and_when_it_stops(self):
         tls = self.path("tls")
         self.run_ok(program("coordctl"), "certs", tls, "--name", "127.0.0.1")
-        service = self.start(Service(tls, self.folder, program("coordd"), options="--log-level info")).await_ready()
+        service = self.start(Service(tls, self.folder, program("coordd"), COORDD_OPTIONS="--log-level info")).await_ready()
         # What it says holds: it takes a worker, whose certificate is of the same folder.
         self.run_ok(program("coordctl"), "status", "--coordinator", service.listen, "--tls-ca", f"{tls}/ca.crt",
                     "--tls-cert", f"{tls}/operator.crt", "--tls-key", f"{tls}/operator.key")
@@ -91,6 +91,12 @@ class ServiceTest(processes.TestCase):
         self.assertEqual(service.says(), "STOPPING=1")
         self.assertTrue(glob.glob(service.state + "/**/*.sqlite*", recursive=True) or os.listdir(service.state),
                         "its state is where systemd wants it")
+
+    def test_its_addresses_can_be_others_than_the_units(self):
+        tls = self.path("tls")
+        self.run_ok(program("coordctl"), "certs", tls, "--name", "127.0.0.1")
+        service = self.start(Service(tls, self.folder, program("coordd"), COORDD_LISTEN="127.0.0.1:0", COORDD_HTTP="0.0.0.0:0"))
+        self.assertTrue(wait_for(lambda: "http https://0.0.0.0:" in service.text()), service.text())
 
     @unittest.skipUnless(os.getuid() == 0, "mount namespaces need root here")
     def test_roots_coordctl_finds_it(self):

@@ -16,9 +16,10 @@ TLS = "/etc/coordd/tls/"  # where the unit takes certificates from
 
 class Service(Process):
     """The command of the unit, with copies of the certificates in `tls`, as LoadCredential= makes them. `folder`: for its state and what
-    it tells systemd; one that starts again in the same has the state of the one before. `ports`: of gRPC and HTTP, instead of the unit's."""
+    it tells systemd; one that starts again in the same has the state of the one before. `ports`: of gRPC and HTTP, instead of the unit's.
+    `variables`: what is in /etc/coordd/coordd.env."""
 
-    def __init__(self, tls, folder, program, unit=UNIT, ports=None, options=""):
+    def __init__(self, tls, folder, program, unit=UNIT, ports=None, **variables):
         with open(unit, encoding="utf-8") as file:
             self.lines = lines = [line.rstrip("\n") for line in file]
         first = ports[0] if ports else free_ports(2)
@@ -32,10 +33,12 @@ class Service(Process):
             assert path.startswith(TLS), f"{unit} takes {path} from elsewhere than {TLS}"
             shutil.copy2(os.path.join(tls, path.removeprefix(TLS)), os.path.join(credentials, name))
         self.state = state
-        variables = {"CREDENTIALS_DIRECTORY": credentials, "COORDD_OPTIONS": options, "STATE_DIRECTORY": state}
+        given = [word.partition("=") for line in lines if line.startswith("Environment=") for word in line.partition("=")[2].split()]
+        known = {"CREDENTIALS_DIRECTORY": credentials, "STATE_DIRECTORY": state, **{name: value for name, _, value in given}}
         [line] = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
-        for theirs, ours in (("/usr/bin/coordd", program), ("29650", str(self.ports[0])), ("29651", str(self.ports[1]))):
-            assert theirs in line, f"ExecStart of {unit} has no {theirs}"
+        line = re.sub(r"\$\{?(\w+)\}?", lambda name: {**known, **variables}[name.group(1)], line)
+        for theirs, ours in (("/usr/bin/coordd", program), (":29650", f":{self.ports[0]}"), (":29651", f":{self.ports[1]}")):
+            assert theirs in line or variables, f"ExecStart of {unit} has no {theirs}"
             line = line.replace(theirs, ours)
         notify = os.path.join(folder, "notify")
         if os.path.exists(notify):
@@ -43,8 +46,7 @@ class Service(Process):
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(notify)
         self.manager.settimeout(processes.PATIENCE_S)
-        super().__init__(shlex.split(re.sub(r"\$\{?(\w+)\}?", lambda name: variables[name.group(1)], line)),
-                         clean_environment(NOTIFY_SOCKET=notify, STATE_DIRECTORY=state, XDG_RUNTIME_DIR=folder))
+        super().__init__(shlex.split(line), clean_environment(NOTIFY_SOCKET=notify, STATE_DIRECTORY=state, XDG_RUNTIME_DIR=folder))
 
     def says(self):
         """The next thing that it tells systemd."""

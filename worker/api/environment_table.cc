@@ -224,8 +224,13 @@ constexpr VariableRow kRows[] = {
      "a signal's number, or 0 for none", "that of SIGRTMAX-4", "Python",
      "A signal that the program handles itself is left alone."},
 
+    {"COORDD_LISTEN", kService, "Where workers connect", "HOST:PORT", "0.0.0.0:29650",
+     "deploy/systemd/coordd.service",
+     "It is set in `/etc/coordd/coordd.env`, as the next two are."},
+    {"COORDD_HTTP", kService, "Status page, metrics and health", "HOST:PORT, or off",
+     "127.0.0.1:29651", "deploy/systemd/coordd.service", ""},
     {"COORDD_OPTIONS", kService, "More flags for coordd", "flags, as on a command line", "none",
-     "deploy/systemd/coordd.service", "It is set in `/etc/coordd/coordd.env`."},
+     "deploy/systemd/coordd.service", "Without `--listen` and `--http`, which the unit gives."},
 };
 
 constexpr size_t kPageWidth = 120;
