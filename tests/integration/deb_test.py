@@ -38,7 +38,7 @@ for program in coordd coordd-relay coordd-worker coordrun coordctl; do
   test -e /usr/share/man/man1/$program.1.gz || grep -q path-exclude /etc/dpkg/dpkg.cfg.d/* 2>/dev/null
   bash -n /usr/share/bash-completion/completions/$program
 done
-test -e /usr/share/coordd/RUNBOOK.md -a -e /usr/share/coordd/deploy/prometheus/coordd-alerts.yml
+test -e /usr/share/coordd/RUNBOOK.md -a -e /usr/share/coordd/SECURITY.md -a -e /usr/share/coordd/deploy/prometheus/coordd-alerts.yml
 test -e /lib/systemd/system/coordd.service
 apt-get remove -q -y coordd libcoordd0 libcoordd-dev python3-coordd >/dev/null
 test ! -e /usr/bin/coordd
