@@ -53,7 +53,8 @@ uint16_t PortOf(int fd) {
 }
 
 absl::Status Failed(absl::string_view what, const HostPort& address, int error) {
-  const std::string why = error == EADDRINUSE      ? "the port is in use"
+  const std::string why = error == EADDRINUSE
+                              ? "the port is in use: give another one, or end what `ss -ltnp` names"
                           : error == EADDRNOTAVAIL ? "the address is not this machine's"
                                                    : std::string(std::strerror(error));
   return absl::UnavailableError(

@@ -74,7 +74,7 @@ absl::StatusOr<StoredState> SqliteStateStore::Open(std::function<void(absl::Stat
   if (format > kSqliteFormat) {
     return absl::FailedPreconditionError(
         absl::StrCat(file(), " has format ", format, ", this coordd knows formats up to ",
-                     kSqliteFormat, ": it was written by a newer version"));
+                     kSqliteFormat, ": it was written by a newer version; start that one"));
   }
   COORDD_ASSIGN_OR_RETURN(const std::string suspicion, Suspicion(records));
   if (!suspicion.empty() && !options_.adopt) {
