@@ -94,6 +94,18 @@ def check_defined(document, schemas):
         jsonschema.validate(document, schema)
 
 
+def pods_of(value):
+    """What has containers, anywhere in a document."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for inner in value.values():
+            yield from pods_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pods_of(inner)
+
+
 class Manifests(unittest.TestCase):
     def test_each_document_fits_its_schema(self):
         kinds, schemas = set(), definitions()
@@ -126,6 +138,25 @@ class Manifests(unittest.TestCase):
                 document["spec"]["replica"] = 1
                 with self.assertRaises(kubernetes_validate.ValidationError):
                     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+    def test_pods_fit_the_restricted_profile_and_say_what_they_use(self):
+        seen = 0
+        for name, document in documents():
+            for pod in pods_of(document):
+                seen += 1
+                with self.subTest(f"{name}: {document['kind']}"):
+                    security, container = pod["securityContext"], pod["containers"][0]
+                    self.assertEqual(security["seccompProfile"], {"type": "RuntimeDefault"})
+                    self.assertTrue(security["runAsNonRoot"] and security["fsGroup"])
+                    self.assertIs(container["securityContext"]["allowPrivilegeEscalation"], False)
+                    self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+                    self.assertIs(pod["automountServiceAccountToken"], False)
+                    self.assertLessEqual({"cpu", "memory"}, set(container["resources"]["requests"]))
+                    self.assertIn("memory", container["resources"]["limits"])
+        self.assertEqual(seen, 6)
+
+    def test_no_secret_has_a_value_that_everybody_knows(self):
+        self.assertEqual([name for name, document in documents() if document["kind"] == "Secret"], [])
 
     def rendered(self, folder):
         try:

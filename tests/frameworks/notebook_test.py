@@ -46,6 +46,18 @@ def waits(path):
 coordd.run(waits, [{path!r}], np=2)
 """
 
+FAILS = """
+def fails():
+    import numpy
+    from coordd import _arrays, _basics
+    _basics.init()
+    if _basics.rank() == 1:
+        raise ValueError("bad batch")
+    _arrays.allreduce("sum", numpy.ones(1), _basics.Sum)
+
+coordd.run(fails, np=2)
+"""
+
 
 class NotebookTest(unittest.TestCase):
     def setUp(self):
@@ -77,7 +89,7 @@ class NotebookTest(unittest.TestCase):
             elif kind == "execute_result":
                 value = content["data"]["text/plain"]
             elif kind == "error":
-                error = content["ename"]
+                error, self.reason = content["ename"], content["evalue"]
             elif kind == "status" and content["execution_state"] == "idle":
                 return value, printed, error
         raise AssertionError(f"the cell goes on:\n{printed}")
@@ -98,6 +110,9 @@ class NotebookTest(unittest.TestCase):
         value, printed, error = self.execute("import coordd\ncoordd.run(lambda: 1 / 0, np=2)")
         self.assertEqual((value, error), (None, "HorovodInternalError"))
         self.assertIn("ZeroDivisionError", printed)
+        # That of the rank that failed first, and not what the others have heard of it.
+        _, printed, _ = self.execute(FAILS)
+        self.assertRegex(self.reason, r"^run: rank 1 failed: ValueError: bad batch", printed)
 
     def test_an_interrupt_ends_the_ranks(self):
         path = os.path.join(self.folder, "rank-")

@@ -159,18 +159,20 @@ def _job_name(func: Callable) -> str:
 
 
 def _read_results(folder: str) -> Tuple[Dict[int, Any], List[Tuple[int, str]]]:
-    """({rank: result}, [(rank, failure)]) of the processes that have written one."""
+    """({rank: result}, [(rank, failure)]) of the processes that have written one. First are failures of a process's own, not those that
+    heard of another's."""
     results: Dict[int, Any] = {}
-    failures: List[Tuple[int, str]] = []
+    failures: List[Tuple[bool, float, int, str]] = []
     for name in sorted(os.listdir(folder)):
         if name.startswith("result-") and not name.endswith(".part"):
             with open(os.path.join(folder, name), "rb") as result:
                 rank, failure, value = pickle.load(result)
+                written = os.fstat(result.fileno()).st_mtime
             if failure is None:
                 results[rank] = value
             else:
-                failures.append((rank, failure))
-    return results, failures
+                failures.append((value, written, rank, failure))
+    return results, [(rank, failure) for _, _, rank, failure in sorted(failures)]
 
 
 def are_others(hosts: str) -> bool:

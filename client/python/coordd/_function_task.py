@@ -7,6 +7,7 @@ import sys
 import traceback
 
 from coordd import _basics, _ends
+from coordd.exceptions import HorovodInternalError
 
 
 def main(folder: str) -> int:
@@ -27,7 +28,7 @@ def main(folder: str) -> int:
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
         _basics.tell_failure(_ends.describe(type(error), error, error.__traceback__))
-        data = pickle.dumps((rank, failure, None))
+        data = pickle.dumps((rank, failure, isinstance(error, HorovodInternalError)))  # then another rank failed before
     path = os.path.join(folder, f"result-{hint}")
     with open(path + ".part", "wb") as result:
         result.write(data)
