@@ -125,6 +125,13 @@ absl::StatusOr<AutoPlan> PlanAutoCoordinator(const LaunchPlace& place,
   // the same start, need a coordd too.
   const bool others_may_look = place.rank == 0 && place.size > 1;
   if (!place.is_rank() || (size == 1 && !others_may_look)) return PlanAlone(place, settings);
+  if (place.node_level && settings.rendezvous_file.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        place.title,
+        " starts one process on each node: expected coordrun -np WORKERS -- PROGRAM there, which "
+        "starts those of the node, or COORDD_ADDR, of a coordd that runs, or "
+        "COORDD_RENDEZVOUS_FILE, in a directory that all nodes share"));
+  }
   if (size < 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(place.title, " says that this is rank ", place.rank,

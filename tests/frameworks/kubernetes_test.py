@@ -172,6 +172,11 @@ class IndexedJobTest(processes.TestCase):
         self.assertEqual(self.lines("failed"), [])
         self.assert_nothing_left()
 
+    def test_a_coordd_that_does_not_come_is_told_with_the_time_that_it_was_waited_for(self):
+        pod = self.pod(1, "--no-tls", COORDD_ADDR="nobody:29650", COORDD_JOIN_TIMEOUT="2")
+        self.assertEqual(pod.wait(), 1)
+        self.assertRegex(pod.text(), r"the host name nobody .*, for 2 s \(COORDD_JOIN_TIMEOUT\): expected COORDD_ADDR to name a coordd")
+
     def test_a_pod_that_does_not_know_how_many_there_are_says_so(self):
         pod = self.pod(1, COORDD_SIZE="")
         self.assertEqual(pod.wait(), 2)

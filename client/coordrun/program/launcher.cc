@@ -206,7 +206,12 @@ absl::Status Launcher::AwaitCoordinator() {
   for (absl::Status found = keeper_.CheckIsThere(); !found.ok(); found = keeper_.CheckIsThere()) {
     if (interrupted_by_ != 0) return Interrupted();
     const absl::Duration waited = clock_.Now() - begin;
-    if (waited >= most) return found;
+    if (waited >= most) {
+      return absl::Status(found.code(),
+                          absl::StrCat(found.message(), ", for ", absl::ToDoubleSeconds(most),
+                                       " s (COORDD_JOIN_TIMEOUT): expected COORDD_ADDR to name a "
+                                       "coordd that runs, or the first pod"));
+    }
     if (waited >= kTellOfWaiting && !std::exchange(told, true))
       output_.Say(absl::StrCat("coordrun: waits for coordd: ", found.message()));
     const absl::Time next = clock_.Now() + kPodsPause;

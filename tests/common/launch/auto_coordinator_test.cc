@@ -130,6 +130,13 @@ TEST(AutoCoordinator, SaysWhatToDoWhenThereIsNoWay) {
   sizeless.size = -1;
   EXPECT_THAT(PlanAutoCoordinator(sizeless, Settings()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("COORDD_SIZE")));
+  LaunchPlace pod = Task(1);
+  pod.node_level = true;
+  EXPECT_THAT(PlanAutoCoordinator(pod, Settings()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("coordrun -np WORKERS")));
+  AutoSettings with_file = Settings();
+  with_file.rendezvous_file = "/shared/coordd.json";
+  EXPECT_EQ(PlanAutoCoordinator(pod, with_file)->rendezvous_file, "/shared/coordd.json");
   AutoSettings four = Settings();
   four.workers = 4;
   EXPECT_THAT(PlanAutoCoordinator(LaunchPlace(), four),

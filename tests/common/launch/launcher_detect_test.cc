@@ -236,6 +236,7 @@ TEST(LauncherDetect, ReadsAddressesOfTheLaunchNode) {
               ElementsAre(Field(&CoordinatorHint::host, "ip-192-0-2-40")));
   EXPECT_THAT(Detect("jobset").coordinator_hints,
               ElementsAre(Field(&CoordinatorHint::host, "train-workers-0-0.train")));
+  EXPECT_THAT(Detect("jobset").notes, Not(Contains(HasSubstr("daemon"))));
 }
 
 TEST(LauncherDetect, DropsTheLaunchNodeUnlessThisTaskRunsThere) {

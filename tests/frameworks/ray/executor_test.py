@@ -55,6 +55,8 @@ class Executor(RayCase):
             for name in os.listdir(folder):
                 with open(os.path.join(folder, name)) as file:
                     self.assertRegex(file.read(), r"rank 1 \(host .*, pid \d+\) was lost: ")
+        with self.assertRaisesRegex(HorovodInternalError, r"expected shutdown\(\) and start\(\)"):
+            executor.run(functions.ranks)
         executor.shutdown()
         executor.start()  # begins anew
         self.assertEqual(len(executor.run(functions.ranks)), 3)

@@ -68,6 +68,7 @@ class RayExecutor:
         self._job: Optional[launch.Job] = None
         self._workers: List[Any] = []  # by the rank that they are to have
         self._elastic: Optional[_elastic.Crew] = None
+        self._lost = False  # an actor has ended, and the others cannot be a job without it
 
     def start(self, executable_cls: Optional[Callable] = None, executable_args: Sequence[Any] = (),
               executable_kwargs: Optional[dict] = None, extra_env_vars: Optional[Dict[str, str]] = None) -> None:
@@ -106,7 +107,8 @@ class RayExecutor:
         Elastic: fn is a program of coordd.elastic, which is also called in each actor that takes a lost one's place; the results are those
         of the workers that have come to the end, and each call is a job of its own."""
         if callbacks:
-            raise UnsupportedError("callbacks: workers tell nothing on the way", "UNIMPLEMENTED")
+            raise UnsupportedError("callbacks: expected none; let the function return what it has to tell, or send it to an actor of yours",
+                                   "UNIMPLEMENTED")
         if self._elastic is not None:
             job = self._new_job(self._elastic.settling_window_s())
             return self._elastic.run(self._coordinator, job, fn, tuple(args or ()), kwargs or {})
@@ -132,7 +134,7 @@ class RayExecutor:
         ray.wait(leaving, num_returns=len(leaving), timeout=_GOODBYE_S) if leaving else None
         for worker in self._workers:
             ray.kill(worker)
-        self._workers, self._elastic = [], None
+        self._workers, self._elastic, self._lost = [], None, False
         self._bundles.give_back()
         if self._given is None and self._coordinator is not None:
             self._coordinator.close()
@@ -142,6 +144,9 @@ class RayExecutor:
         if not self._workers:
             why = "an elastic executor has run() alone" if self._elastic else "start() has not been called"
             raise HorovodInternalError(why, "FAILED_PRECONDITION")
+        if self._lost:
+            raise HorovodInternalError("an actor has ended in an earlier call: expected shutdown() and start(), or min_workers= for an "
+                                       "executor that goes on without it", "FAILED_PRECONDITION")
         return self._workers
 
     def _new_job(self, settling_window_s: Optional[float] = None) -> launch.Job:
@@ -161,7 +166,8 @@ class RayExecutor:
         returned, failures = _gather(calls, self._report)
         if not failures:
             return [one.value for one in sorted(returned, key=lambda one: one.rank)]
-        if not any(isinstance(error, ray.exceptions.RayActorError) for error in failures):
+        self._lost = any(isinstance(error, ray.exceptions.RayActorError) for error in failures)
+        if not self._lost:
             self._enter_new_job()  # who has not failed himself is in a job that has ended
         raise _first_cause(failures)
 
