@@ -12,7 +12,7 @@
 What Keras has compiled stays: the next fit() does not trace anew.
 """
 
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 import numpy
 
@@ -96,11 +96,20 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):
-    """Keeps state.epoch at the epoch that comes next. Behind it comes CommitStateCallback."""
+    """Keeps state.epoch at the epoch that comes next. Behind it comes CommitStateCallback. It serves both ways to go on: a fit() with
+    initial_epoch=state.epoch, whose epochs are numbered on, and Horovod's with epochs=all - state.epoch, which begins at 0 again."""
 
     def __init__(self, state):
         super().__init__()
         self.state = state
+        self._before: Optional[int] = None  # how many epochs were done before those that this fit() numbers
+
+    def on_train_begin(self, logs=None) -> None:
+        self._before = None
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        if self._before is None:
+            self._before = self.state.epoch if epoch == 0 else 0
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        self.state.epoch = epoch + 1
+        self.state.epoch = (self._before or 0) + epoch + 1
