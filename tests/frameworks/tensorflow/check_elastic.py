@@ -43,7 +43,23 @@ class State:
     """Keeps what the callbacks tell it."""
 
     def __init__(self):
-        self.epoch = 0
+        self.epoch, self.commits, self.batches = 0, [], 0
+
+    def commit(self):
+        self.commits.append(self.batches)
+
+
+class CountBatches(keras.callbacks.Callback):
+
+    def __init__(self, state):
+        super().__init__()
+        self._state = state
+
+    def on_train_begin(self, logs=None):
+        self._state.batches, self._state.commits = 0, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._state.batches += 1
 
 
 @on_sizes(1)
@@ -61,3 +77,11 @@ def check_epochs_are_counted_on_in_both_ways():
     state = State()
     fit([hvd.elastic.UpdateEpochStateCallback(state)], initial_epoch=3, epochs=5)  # of a state that was not told of the first three
     assert state.epoch == 5
+
+
+@on_sizes(1)
+def check_commits_are_counted_from_the_beginning_of_fit():
+    state = State()
+    callbacks = [CountBatches(state), hvd.elastic.CommitStateCallback(state, 4), InterruptAt(0, 2)]
+    assert not fit(callbacks) and state.commits == []
+    assert fit(callbacks) and state.commits == [4, 6], state.commits

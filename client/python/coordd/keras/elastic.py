@@ -61,12 +61,16 @@ class KerasState(VariablesState):
 
 
 class CommitStateCallback(keras.callbacks.Callback):
-    """Commits the state after so many batches, and after each epoch."""
+    """Commits the state after so many batches, and after each epoch. Each fit() counts from its first batch: the ranks that a loss has
+    interrupted may have come to different ones, and would wait for each other in different batches."""
 
     def __init__(self, state, batches_per_commit: int = 1):
         super().__init__()
         self.state = state
         self.batches_per_commit = batches_per_commit
+        self._batches = 0
+
+    def on_train_begin(self, logs=None) -> None:
         self._batches = 0
 
     def on_train_batch_end(self, batch, logs=None) -> None:
