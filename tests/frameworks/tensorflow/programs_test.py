@@ -265,6 +265,29 @@ print("steps are made", flush=True)
 model.fit(x, x[:, :2], batch_size=16, epochs=10 ** 6, verbose=0)
 """
 
+# Rank 1 ends the epoch three batches before the other, as a callback of Keras's that looks at this rank's loss does.
+ONE_STOPS = """
+import time
+
+import keras
+import numpy
+import coordd.keras as hvd
+
+
+class Stop(keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = hvd.rank() == 1
+        time.sleep(2 * (hvd.rank() == 0))  # so that the other waits first
+
+
+hvd.init()
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+x = numpy.ones((64, 4))
+model.fit(x, x[:, :2], batch_size=16, verbose=0, callbacks=[Stop(), hvd.callbacks.MetricAverageCallback()])
+"""
+
 
 class ProgramTest(unittest.TestCase):
 
@@ -313,6 +336,12 @@ class Programs(ProgramTest):
         status, said = self.run_program(["--horovod", "-np", "2"], text)
         self.assertEqual(status, 1, said)
         self.assertIn("coordrun: Keras 3 does not know this argument of Keras 2's", said)
+
+    def test_a_rank_that_ends_an_epoch_before_the_others_says_what_they_need(self):
+        status, said = self.run_program(["--coordd-arg=--stall-abort=10", "-np", "2"], ONE_STOPS)
+        self.assertEqual(status, 1, said)
+        self.assertRegex(said, r"coordrun: .*tensor keras.metrics: submitted by rank 1, but not by rank 0 within 10s.*; this rank has ended "
+                               r"an epoch that another has not: all ranks need as many batches")
 
     @unittest.skipIf(importlib.util.find_spec("tf_keras") is None, "no tf_keras here")
     def test_keras_2_accumulates_gradients(self):

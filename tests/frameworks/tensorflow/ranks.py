@@ -59,7 +59,7 @@ def run(modules, size):
 
 def of_keras_3(modules):
     """Those whose checks are written for it; programs_test.py has programs of Keras 2."""
-    return [name for name in modules if name in ("check_training", "check_fit", "check_arguments")]
+    return [name for name in modules if name in ("check_training", "check_fit", "check_elastic", "check_arguments")]
 
 
 def main():

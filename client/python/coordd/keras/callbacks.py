@@ -110,15 +110,18 @@ class MetricAverageCallback(keras.callbacks.Callback):
 def _mean_of(names: List[str], values: List[float]) -> List[float]:
     """Of all ranks' values, which have the same names."""
     which = zlib.crc32("\n".join(names).encode())  # a number that is its own mean where all have it
-    told = f"this rank's metrics of the epoch are {', '.join(names)}: all ranks need the same"
+    told = {"INVALID_ARGUMENT": f"this rank's metrics of the epoch are {', '.join(names)}: all ranks need the same",
+            "DEADLINE_EXCEEDED": "this rank has ended an epoch that another has not: all ranks need as many batches, and what ends fit() "
+                                 "early, such as EarlyStopping or TerminateOnNaN, has to end it on all of them"}
     try:
         *mean, found = _arrays.allreduce("keras.metrics", numpy.array([*values, float(which)]), _basics.Average)
     except HorovodInternalError as error:
-        if error.code != "INVALID_ARGUMENT":
+        if error.code not in told:
             raise
-        raise HorovodInternalError(f"{error}; {told}", error.code, error.rank, error.tensor, error.generation) from None
+        raise HorovodInternalError(f"{error}; {told[error.code]}", error.code, error.rank, error.tensor, error.generation) from None
     if found != which:
-        raise HorovodInternalError(f"tensor keras.metrics: the ranks' metrics are as many, but others; {told}", "INVALID_ARGUMENT")
+        raise HorovodInternalError(f"tensor keras.metrics: the ranks' metrics are as many, but others; {told['INVALID_ARGUMENT']}",
+                                   "INVALID_ARGUMENT")
     return mean
 
 

@@ -12,7 +12,7 @@
 What Keras has compiled stays: the next fit() does not trace anew.
 """
 
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 import numpy
 
@@ -61,12 +61,16 @@ class KerasState(VariablesState):
 
 
 class CommitStateCallback(keras.callbacks.Callback):
-    """Commits the state after so many batches, and after each epoch."""
+    """Commits the state after so many batches, and after each epoch. Each fit() counts from its first batch: the ranks that a loss has
+    interrupted may have come to different ones, and would wait for each other in different batches."""
 
     def __init__(self, state, batches_per_commit: int = 1):
         super().__init__()
         self.state = state
         self.batches_per_commit = batches_per_commit
+        self._batches = 0
+
+    def on_train_begin(self, logs=None) -> None:
         self._batches = 0
 
     def on_train_batch_end(self, batch, logs=None) -> None:
@@ -96,11 +100,20 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):
-    """Keeps state.epoch at the epoch that comes next. Behind it comes CommitStateCallback."""
+    """Keeps state.epoch at the epoch that comes next. Behind it comes CommitStateCallback. It serves both ways to go on: a fit() with
+    initial_epoch=state.epoch, whose epochs are numbered on, and Horovod's with epochs=all - state.epoch, which begins at 0 again."""
 
     def __init__(self, state):
         super().__init__()
         self.state = state
+        self._before: Optional[int] = None  # how many epochs were done before those that this fit() numbers
+
+    def on_train_begin(self, logs=None) -> None:
+        self._before = None
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        if self._before is None:
+            self._before = self.state.epoch if epoch == 0 else 0
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        self.state.epoch = epoch + 1
+        self.state.epoch = (self._before or 0) + epoch + 1
