@@ -246,9 +246,9 @@ void Compare(const Reading& other, const Environment& environment, LaunchPlace* 
   // with processes of its own. But there is at least one of those for each daemon.
   const bool carries = other.rule->kind != LauncherRole::kProcesses;
   if (carries && (chosen->size < 0 || place.size <= chosen->size)) {
-    chosen->notes.push_back(chosen->node_level  // of the same pods
-                                ? says
-                                : says + ", which is the daemon that started this process");
+    // Two that tell of the nodes tell of the same pods.
+    chosen->notes.push_back(absl::StrCat(
+        says, chosen->node_level ? "" : ", which is the daemon that started this process"));
     return;
   }
   chosen->warnings.push_back(absl::StrCat("launchers disagree: ", chosen->title, " says ",

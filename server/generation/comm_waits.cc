@@ -45,8 +45,7 @@ void CommWaits::Enter(Rank rank, const v1::CommWait& wait, absl::Time now) {
     if (calls_.size() >= kMaxCalls) return;
     found = calls_.try_emplace(key).first;
     found->second.since = since;
-    by_age_.emplace(since, key);
-    untold_.emplace(since, key);
+    ages_.Enter(since, key);
   }
   Call& call = found->second;
   call.waited = waited;
@@ -67,9 +66,7 @@ void CommWaits::Leave(Rank rank, const Key& key) {
   call.in.erase(rank);
   call.text.reset();
   if (!call.in.empty()) return;
-  if (call.told) --stalled_;
-  by_age_.erase({call.since, key});
-  untold_.erase({call.since, key});
+  ages_.Leave(call.since, key);
   calls_.erase(found);
 }
 
@@ -100,26 +97,19 @@ const PendingTensor& CommWaits::Describe(const Key& key) const {
   return text;
 }
 
+std::vector<PendingTensor> CommWaits::DescribeAll(const std::vector<Key>& keys) const {
+  std::vector<PendingTensor> texts;
+  for (const Key& key : keys) texts.push_back(Describe(key));
+  return texts;
+}
+
 std::vector<PendingTensor> CommWaits::NewlyStalled(absl::Time now, absl::Duration age) {
-  std::vector<PendingTensor> stalled;
-  while (!untold_.empty() && untold_.begin()->first <= now - age) {
-    const Key key = untold_.begin()->second;
-    untold_.erase(untold_.begin());
-    calls_.at(key).told = true;
-    ++stalled_;
-    stalled.push_back(Describe(key));
-  }
-  return stalled;
+  return DescribeAll(ages_.TellOlder(now - age));
 }
 
 std::vector<PendingTensor> CommWaits::Stalled(absl::Time now, absl::Duration age,
                                               size_t limit) const {
-  std::vector<PendingTensor> stalled;
-  for (const auto& [since, key] : by_age_) {
-    if (since > now - age || stalled.size() == limit) break;
-    stalled.push_back(Describe(key));
-  }
-  return stalled;
+  return DescribeAll(ages_.Older(now - age, limit));
 }
 
 std::optional<PendingTensor> CommWaits::LongestOf(Rank rank) const {
@@ -134,19 +124,14 @@ std::optional<PendingTensor> CommWaits::LongestOf(Rank rank) const {
 void CommWaits::ForgetAll() {
   calls_.clear();
   by_rank_.clear();
-  by_age_.clear();
-  untold_.clear();
-  stalled_ = 0;
+  ages_.Clear();
 }
 
 void CommWaits::Forgive(absl::Duration gap) {
-  by_age_.clear();
-  untold_.clear();
+  ages_.Forgive(gap);
   for (auto& [key, call] : calls_) {
     call.since += gap;
     call.text.reset();
-    by_age_.emplace(call.since, key);
-    if (!call.told) untold_.emplace(call.since, key);
   }
 }
 

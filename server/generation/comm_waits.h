@@ -16,6 +16,7 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/process_sets.h"
 #include "server/generation/readiness_table.h"
+#include "server/generation/wait_ages.h"
 
 namespace coordd {
 
@@ -41,11 +42,9 @@ class CommWaits {
   std::vector<PendingTensor> NewlyStalled(absl::Time now, absl::Duration age);
   // Likewise, at most `limit`, again and again.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
-  int64_t stalled() const { return stalled_; }  // told by NewlyStalled, and still waited in
+  int64_t stalled() const { return ages_.told(); }  // told by NewlyStalled, and still waited in
   // When NewlyStalled finds something. InfiniteFuture: never, as things are.
-  absl::Time NextStall(absl::Duration warning) const {
-    return untold_.empty() ? absl::InfiniteFuture() : untold_.begin()->first + warning;
-  }
+  absl::Time NextStall(absl::Duration warning) const { return ages_.oldest_untold() + warning; }
   // That in which `rank` has waited longest.
   std::optional<PendingTensor> LongestOf(Rank rank) const;
 
@@ -60,7 +59,6 @@ class CommWaits {
     std::set<Rank> in;
     std::vector<Rank> missing;                  // as the last one has told that could
     std::optional<ProcessSetId> of;             // where who is not in is missing
-    bool told = false;                          // by NewlyStalled
     mutable std::optional<PendingTensor> text;  // Describe, while it is so
   };
   using Calls = std::map<Key, Call>;
@@ -68,12 +66,12 @@ class CommWaits {
   void Enter(Rank rank, const v1::CommWait& wait, absl::Time now);
   void Leave(Rank rank, const Key& key);
   const PendingTensor& Describe(const Key& key) const;
+  std::vector<PendingTensor> DescribeAll(const std::vector<Key>& keys) const;
 
   const ProcessSets& sets_;
   Calls calls_;
   std::map<Rank, std::vector<Key>> by_rank_;
-  std::set<std::pair<absl::Time, Key>> by_age_, untold_;  // Call::since
-  int64_t stalled_ = 0;
+  WaitAges<Key> ages_;  // by Call::since
 };
 
 }  // namespace coordd

@@ -103,14 +103,10 @@ void DeviceWaits::List(const Key& key, Batch& batch) {
   if (listed == batch.listed) return;
   batch.listed = listed;
   if (listed) {
-    by_age_.emplace(batch.since, key);
-    untold_.emplace(batch.since, key);
-    return;
+    ages_.Enter(batch.since, key);
+  } else {
+    ages_.Leave(batch.since, key);
   }
-  by_age_.erase({batch.since, key});
-  untold_.erase({batch.since, key});
-  if (batch.told) --stalled_;
-  batch.told = false;
 }
 
 // REQUIRES: it is not listed.
@@ -206,26 +202,19 @@ const PendingTensor& DeviceWaits::Describe(const Key& key) const {
   return text;
 }
 
+std::vector<PendingTensor> DeviceWaits::DescribeAll(const std::vector<Key>& keys) const {
+  std::vector<PendingTensor> texts;
+  for (const Key& key : keys) texts.push_back(Describe(key));
+  return texts;
+}
+
 std::vector<PendingTensor> DeviceWaits::NewlyStalled(absl::Time now, absl::Duration age) {
-  std::vector<PendingTensor> stalled;
-  while (!untold_.empty() && untold_.begin()->first <= now - age) {
-    const Key key = untold_.begin()->second;
-    untold_.erase(untold_.begin());
-    batches_.at(key).told = true;
-    ++stalled_;
-    stalled.push_back(Describe(key));
-  }
-  return stalled;
+  return DescribeAll(ages_.TellOlder(now - age));
 }
 
 std::vector<PendingTensor> DeviceWaits::Stalled(absl::Time now, absl::Duration age,
                                                 size_t limit) const {
-  std::vector<PendingTensor> stalled;
-  for (const auto& [since, key] : by_age_) {
-    if (since > now - age || stalled.size() == limit) break;
-    stalled.push_back(Describe(key));
-  }
-  return stalled;
+  return DescribeAll(ages_.Older(now - age, limit));
 }
 
 std::string DeviceWaits::StandOf(Rank rank) const {
@@ -250,20 +239,14 @@ void DeviceWaits::ForgetAll() {
   lanes_.clear();
   positions_ = 0;
   places_.clear();
-  by_age_.clear();
-  untold_.clear();
-  stalled_ = 0;
+  ages_.Clear();
 }
 
 void DeviceWaits::Forgive(absl::Duration gap) {
-  by_age_.clear();
-  untold_.clear();
+  ages_.Forgive(gap);
   for (auto& [key, batch] : batches_) {
     batch.since += gap;
     batch.text.reset();
-    if (!batch.listed) continue;
-    by_age_.emplace(batch.since, key);
-    if (!batch.told) untold_.emplace(batch.since, key);
   }
 }
 

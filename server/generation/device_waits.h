@@ -16,6 +16,7 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/process_sets.h"
 #include "server/generation/readiness_table.h"
+#include "server/generation/wait_ages.h"
 
 namespace coordd {
 
@@ -46,11 +47,9 @@ class DeviceWaits {
   std::vector<PendingTensor> NewlyStalled(absl::Time now, absl::Duration age);
   // Likewise, at most `limit`, again and again.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
-  int64_t stalled() const { return stalled_; }  // told by NewlyStalled, and still standing
+  int64_t stalled() const { return ages_.told(); }  // told by NewlyStalled, and still standing
   // When NewlyStalled finds something. InfiniteFuture: never, as things are.
-  absl::Time NextStall(absl::Duration warning) const {
-    return untold_.empty() ? absl::InfiniteFuture() : untold_.begin()->first + warning;
-  }
+  absl::Time NextStall(absl::Duration warning) const { return ages_.oldest_untold() + warning; }
   // What stands on the device of `rank`, a phrase; empty: nothing that it tells of.
   std::string StandOf(Rank rank) const;
 
@@ -65,8 +64,7 @@ class DeviceWaits {
     absl::Time since;
     std::map<Rank, v1::DeviceStage> stages;
     std::set<Rank> first_of;                    // whose first one it is
-    bool listed = false;                        // in by_age_
-    bool told = false;                          // by NewlyStalled
+    bool listed = false;                        // in ages_
     mutable std::optional<PendingTensor> text;  // Describe, while it is so
   };
   struct Position {
@@ -85,6 +83,7 @@ class DeviceWaits {
   absl::string_view PhraseOf(const Key& key, const Batch& batch, Rank rank, bool* has_begun) const;
   std::string PlacesOf(const std::vector<Rank>& ranks) const;
   const PendingTensor& Describe(const Key& key) const;
+  std::vector<PendingTensor> DescribeAll(const std::vector<Key>& keys) const;
 
   const ProcessSets& sets_;
   std::map<Key, Batch> batches_;
@@ -92,8 +91,7 @@ class DeviceWaits {
   std::map<int32_t, Lane> lanes_;             // that have batches
   size_t positions_ = 0;
   std::map<Rank, std::string> places_;
-  std::set<std::pair<absl::Time, Key>> by_age_, untold_;  // Batch::since
-  int64_t stalled_ = 0;
+  WaitAges<Key> ages_;  // by Batch::since
 };
 
 }  // namespace coordd

@@ -26,8 +26,7 @@ namespace coordd {
 //
 // Each stalled tensor is told of once when it has waited for `warning`, and its end once, and so is
 // each call of a comm, which fails by its own timeout, and each batch that stands on devices, which
-// is NCCL's to end. Those that ranks execute without asking
-// cannot fail: of them Hopeless tells.
+// is NCCL's to end. Tensors that ranks execute without asking cannot fail: of them Hopeless tells.
 class StallWatch {
  public:
   // All in which a generation can wait. They outlive the watch.

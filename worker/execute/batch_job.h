@@ -110,6 +110,11 @@ class BatchJob {
   // the second time.
   void Unpack();
 
+  // Whether a factor other than 1 belongs to its first tensor.
+  bool scales() const {
+    const TensorSpec& spec = tensors_.front().spec();
+    return Reduces(kind_) && (spec.prescale_factor != 1.0 || FactorOf(spec) != 1.0);
+  }
   // NCCL does all of the scaling (CollectiveArgs::input_factor) of one tensor alone, where
   // NcclMultiplies says so. After UseDevice, before Prepare.
   void LeaveScalingToNccl(const DeviceDecision& decision);

@@ -39,9 +39,8 @@ absl::Status RegisterWithNccl(
     if (launched) return absl::OkStatus();
   }
   return absl::UnavailableError(
-      "no place was found in the order of the device: what is planned is staged since a schedule "
-      "is "
-      "in force");
+      "no place was found in the order of the device: what is planned is staged as long as a "
+      "schedule is in force");
 }
 
 }  // namespace coordd

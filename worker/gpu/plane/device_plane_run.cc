@@ -197,7 +197,7 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
       backend->device(),
       [this](int64_t bytes) { return backend_.results()->Take(backend_.get()->device(), bytes); },
       [this](int64_t bytes) { return scratch_.Sink(bytes, backend_.device(), *backend_.get()); });
-  if (batch.tensors().size() == 1 && Reduces(batch.kind())) {
+  if (batch.tensors().size() == 1 && batch.scales()) {
     const auto decision = agreements_.DecisionOf(batch.process_set());
     if (decision.has_value() && decision->ok()) batch.LeaveScalingToNccl(**decision);
   }

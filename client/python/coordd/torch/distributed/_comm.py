@@ -74,7 +74,7 @@ class Comm:
         self._running = c_void_p()  # of a call that has come back before its end
         self._running_reference = byref(self._running)
         self._started: Deque[Tuple[_native.Work, Any]] = collections.deque()
-        self._letting_go = threading.Lock()
+        self._letting_go, self._freeing = threading.Lock(), threading.Lock()
         self._poll = _library.library().quick.coordd_work_poll
 
         def make() -> None:
@@ -163,8 +163,9 @@ class Comm:
     def withdraw(self, message: _native.Work) -> bool:
         """Of one that is not waited for any longer. Whether it has ended: a receive with CANCELLED, unless it was there at the last
         moment. Otherwise, and where it is a send, its memory is in use until it has. Thread-safe."""
-        if self._pointer.value is not None:  # otherwise the comm is over, and so is the message, soon
-            self._messages["withdraw"](self._pointer, message.pointers[0])
+        with self._freeing:
+            if self._pointer.value is not None:  # otherwise the comm is over, and so is the message, soon
+                self._messages["withdraw"](self._pointer, message.pointers[0])
         return message.done()
 
     def let_go(self) -> None:
@@ -191,8 +192,9 @@ class Comm:
 
     def free(self) -> None:
         """Ends what has not begun, and waits for what has."""
-        pointer = c_void_p(self._pointer.value)
-        self._pointer.value = None  # for whoever calls it all the same
+        with self._freeing:  # another thread's wait for a message may be over just now
+            pointer = c_void_p(self._pointer.value)
+            self._pointer.value = None  # for whoever calls it all the same
         self._free(pointer)
 
     def abandon(self) -> None:
