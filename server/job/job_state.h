@@ -223,7 +223,8 @@ class JobState {
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
   void Suspend(absl::string_view after, const Turn& turn);
   void ConcludeReturn(const Turn& turn);
-  void WatchStore(const Turn& turn);
+  void TakeUp(int64_t entries, const Turn& turn);
+  void WatchReturn(const Turn& turn);
   void FailReturn(const ReturnFailure& failure, const Turn& turn);
 
   const ServerOptions& options_;
