@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/log.h"
 #include "common/base/tsan_annotations.h"
 #include "common/base/utf8.h"
@@ -65,7 +66,8 @@ void WorkerStream::Send(grpc::ByteBuffer message) {
 }
 
 std::string WorkerStream::DiscardOutboxLocked() {
-  std::string unread = absl::StrCat(outbox_.size(), " messages of ", outbox_bytes_, " bytes");
+  std::string unread = absl::StrCat(Counted(static_cast<int64_t>(outbox_.size()), "message"),
+                                    " of ", Counted(static_cast<int64_t>(outbox_bytes_), "byte"));
   outbox_.clear();
   outbox_bytes_ = 0;
   return unread;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "client/c_api/c_api_internal.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 
 using coordd::AtBorder;
@@ -75,9 +76,10 @@ coordd_status_t coordd_process_set_ranks(coordd_worker_t* worker, int32_t proces
                             worker->worker->ProcessSetRanks(coordd::ProcessSetId{process_set}));
     *count = members.size();
     if (members.size() > capacity) {
-      return absl::OutOfRangeError(absl::StrCat("process set ", process_set, ": has ",
-                                                members.size(), " ranks, there is room for ",
-                                                capacity));
+      return absl::OutOfRangeError(
+          absl::StrCat("process set ", process_set, ": has ",
+                       coordd::Counted(static_cast<int64_t>(members.size()), "rank"),
+                       ", there is room for ", capacity));
     }
     std::copy(members.begin(), members.end(), ranks);
     return absl::OkStatus();
@@ -94,8 +96,8 @@ coordd_status_t coordd_process_set_list(coordd_worker_t* worker, int32_t* proces
     const std::vector<coordd::ProcessSetId> numbers = worker->worker->ProcessSets();
     *count = numbers.size();
     if (numbers.size() > capacity) {
-      return absl::OutOfRangeError(absl::StrCat("there are ", numbers.size(),
-                                                " process sets, there is room for ", capacity));
+      return absl::OutOfRangeError(absl::StrCat("there is room for ", capacity,
+                                                " process sets, expected for ", numbers.size()));
     }
     for (size_t i = 0; i < numbers.size(); ++i) process_sets[i] = ToInt(numbers[i]);
     return absl::OkStatus();

@@ -8,6 +8,7 @@
 
 #include "client/c_api/c_api_internal.h"
 #include "common/base/clock.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 
@@ -211,8 +212,9 @@ coordd_status_t coordd_store_get_all(coordd_worker_t* worker, const char* const*
       total += values[i].size();
     }
     if (total > capacity_bytes) {
-      return absl::OutOfRangeError(absl::StrCat("the values of ", count, " keys have ", total,
-                                                " bytes, the buffer ", capacity_bytes));
+      return absl::OutOfRangeError(absl::StrCat(
+          "the values of ", coordd::Counted(static_cast<int64_t>(count), "key"), " have ",
+          coordd::Counted(static_cast<int64_t>(total), "byte"), ", the buffer ", capacity_bytes));
     }
     char* to = static_cast<char*>(buffer);
     for (const std::string& value : values) to = std::copy(value.begin(), value.end(), to);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "worker/gpu/cuda/result_memory.h"
 
@@ -40,8 +41,9 @@ absl::Status CheckTensor(const coordd_tensor_t& tensor) {
                                                    "; multiply the last ones into one"));
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, ": shape is NULL, but ",
-                                                   tensor.ndim, " dimensions are announced"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", tensor.name, ": shape is NULL, but ",
+                     coordd::Counted(tensor.ndim, "dimension is", "dimensions are"), " announced"));
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/log_limit.h"
@@ -55,6 +56,18 @@ void RouteProtobufLog() {
 void RouteProtobufLog() {}
 #endif
 
+// What OpenSSL finds wrong with a certificate; empty where nobody has asked for it.
+std::string UnverifiedText(absl::string_view why) {
+  const bool is_strangers = why.empty() || absl::StartsWith(why, "self-signed certificate") ||
+                            absl::StartsWith(why, "unable to get") ||
+                            absl::StartsWith(why, "unable to verify");
+  if (is_strangers) return "its certificate is not of the authority in --tls-ca";
+  const bool is_for_others = why == "unsuitable certificate purpose";
+  return absl::StrCat(
+      "its certificate, or an authority between it and --tls-ca, will not do: ", why.substr(0, 200),
+      is_for_others ? " (expected one for clients and, of an authority, for signing)" : "");
+}
+
 }  // namespace
 
 void RouteGrpcLog() {
@@ -73,7 +86,6 @@ std::string HandshakeFailureText(const std::string& openssl) {
   const std::pair<absl::string_view, absl::string_view> known[] = {
       {"peer did not return a certificate", "it presented no certificate"},
       {"certificate has expired", "its certificate has expired"},
-      {"certificate verify failed", "its certificate is not of the authority in --tls-ca"},
       {"unknown ca", "it does not take our certificate: its --tls-ca is of another authority"},
       {"bad certificate", "it does not take our certificate"},
       {"certificate unknown", "it does not take our certificate"},
@@ -90,6 +102,13 @@ std::string HandshakeFailureText(const std::string& openssl) {
   };
   for (const auto& [said, text] : known) {
     if (absl::StrContains(openssl, said)) return std::string(text);
+  }
+  constexpr absl::string_view kUnverified = "certificate verify failed";
+  absl::string_view why(openssl);
+  if (const size_t at = why.find(kUnverified); at != why.npos) {
+    why.remove_prefix(at + kUnverified.size());
+    absl::ConsumePrefix(&why, ": ");
+    return UnverifiedText(why);
   }
   // "error:0A0000C1:SSL routines::no shared cipher": what follows the library's name is for people.
   const absl::string_view said(openssl);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/generation/fusion_planner.h"
 
@@ -90,9 +91,9 @@ void GenerationPlans::Note(SetNegotiation& set, const std::vector<ReadyTensor>& 
   batches_ += event.batches;
   tensors_ += event.tensors;
   bytes_ += event.bytes;
-  event.text = absl::StrCat(event.tensors, event.tensors == 1 ? " tensor in " : " tensors in ",
-                            event.batches, event.batches == 1 ? " batch, " : " batches, ",
-                            event.bytes, " bytes", OfSet(set.id()));
+  event.text = absl::StrCat(Counted(event.tensors, "tensor"), " in ",
+                            Counted(event.batches, "batch", "batches"), ", ",
+                            Counted(event.bytes, "byte"), OfSet(set.id()));
   turn.effects.events.push_back(std::move(event));
 }
 

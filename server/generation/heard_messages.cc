@@ -44,4 +44,14 @@ void HeardMessages::Release(absl::Span<const uint32_t> ids) {
   }
 }
 
+int64_t HeardMessages::Free(int64_t most) {
+  int64_t freed = 0;
+  for (; freed < most && !entries_.empty(); ++freed) {
+    const Entry& last = entries_.back();
+    if (last.said_by > 0) by_key_.erase(KeyOf(*last.message, last.to));
+    entries_.pop_back();
+  }
+  return freed;
+}
+
 }  // namespace coordd

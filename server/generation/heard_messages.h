@@ -28,6 +28,7 @@ class HeardMessages {
   uint32_t Keep(const v1::CoordinatorMessage& message, ProcessSetId to);
   // Whoever had said these is gone. What nobody else has said is forgotten.
   void Release(absl::Span<const uint32_t> ids);
+  int64_t Free(int64_t most);  // as Remains::Free: nobody asks for any of them again
 
   const Entry& at(uint32_t id) const { return entries_[id]; }
   int64_t bytes() const { return bytes_; }  // of memory, in all

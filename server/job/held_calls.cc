@@ -11,9 +11,10 @@ absl::Status HeldCalls::Hold(absl::string_view job, const StoreCall& call) {
   const int64_t more = static_cast<int64_t>(BytesOf(call.request));
   if (static_cast<int64_t>(calls_.size()) >= bounds_.calls || bytes_ + more > bounds_.bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(Counted(static_cast<int64_t>(calls_.size()), "call"), " of ", bytes_,
-                     " bytes wait already until the members of job ", job, " are back, of at most ",
-                     bounds_.calls, " calls and ", bounds_.bytes, " bytes"));
+        absl::StrCat(Counted(static_cast<int64_t>(calls_.size()), "call"), " of ",
+                     Counted(bytes_, "byte"), calls_.size() == 1 ? " waits" : " wait",
+                     " already until the members of job ", job, " are back, of at most ",
+                     Counted(bounds_.calls, "call"), " and ", Counted(bounds_.bytes, "byte")));
   }
   bytes_ += more;
   calls_.emplace(call.call, call);

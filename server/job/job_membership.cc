@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/counted.h"
 #include "common/base/duration_text.h"
 #include "common/base/one_line.h"
 #include "common/base/status_macros.h"
@@ -83,11 +84,8 @@ absl::Status JobState::RefuseResume(const v1::Join& join) {
   const int64_t theirs = join.resume().generation();
   if (damage() != Damage::kNone && theirs == ToInt(generation()))
     return absl::FailedPreconditionError(generation_->reason());
-  return absl::FailedPreconditionError(
-      absl::StrCat("worker ", join.worker_id(), " cannot resume: generation ", theirs, " of job ",
-                   messages_.name(),
-                   theirs == ToInt(generation()) && generation_.has_value() ? " goes on without it"
-                                                                            : " is over"));
+  const bool goes_on = theirs == ToInt(generation()) && generation_.has_value();
+  return CannotResume(join, messages_.name(), goes_on ? "goes on without it" : "is over");
 }
 
 // One that waits has lost its connection, and is back before coordd has noticed that. (Or a Join of
@@ -241,9 +239,9 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   int32_t nodes = 0;
   for (const NodeRun& run : topology.runs) nodes += run.nodes;
   Emit(Event::Kind::kGenerationFormed,
-       absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(),
-                    sessions.size() == 1 ? " rank on " : " ranks on ", nodes,
-                    nodes == 1 ? " node" : " nodes"),
+       absl::StrCat("generation ", ToInt(generation()),
+                    " formed: ", Counted(static_cast<int64_t>(sessions.size()), "rank"), " on ",
+                    Counted(nodes, "node")),
        turn.effects);
 }
 
@@ -379,12 +377,10 @@ void JobState::Judge(const std::string& why, const Turn& turn) {
 
 // Their leases go on, but what they execute does not end.
 void JobState::ExpelSilent(const Turn& turn) {
-  for (SessionId session : workers_.Members()) {
-    const std::string detail = absl::StrCat("it had not ended what it was executing ",
-                                            absl::FormatDuration(options_.lease),
-                                            " after generation ", ToInt(generation()), " was over");
-    ExpelAll({session}, absl::FailedPreconditionError(detail), turn);
-  }
+  const std::string detail =
+      absl::StrCat("it had not ended what it was executing ", absl::FormatDuration(options_.lease),
+                   " after generation ", ToInt(generation()), " was over");
+  ExpelAll(workers_.Members(), absl::FailedPreconditionError(detail), turn);
 }
 
 // Those who were never members, too: they would begin from nothing.
@@ -402,7 +398,7 @@ bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
   if (!join.has_resume() && !IsExcused(now)) return false;
   const auto session = SessionOf(join.worker_id());
   if (!session.has_value() || !workers_.at(*session).IsMember()) return false;
-  return return_.IsOfMember(join, forming_.record());
+  return return_.IsOfMember(join, forming_.record(), workers_.at(*session).place.rank);
 }
 
 // As if coordd had been started again, but for what it knows of the past: who has departed does not
@@ -435,24 +431,27 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
 
 // All are back, or nobody is waited for any more: the generation goes on, or ends as at any loss.
 void JobState::ConcludeReturn(const Turn& turn) {
-  if (!return_.complete()) return;
+  if (!return_.complete() || return_.merging()) return;
   if (const auto over = return_.Over()) return FailReturn(*over, turn);
+  TakeUp(ReportMerge::kEntriesAtOnce, turn);
+}
+
+void JobState::TakeUp(int64_t entries, const Turn& turn) {
+  const auto whole = return_.Whole(turn.now, entries);
+  if (!whole.has_value()) return;
   const std::vector<SessionId> by_rank = return_.ByRank();
-  const absl::StatusOr<WholeReturn> whole = return_.Whole(turn.now);
-  absl::Status status = whole.status();
+  absl::Status status = whole->status();
   if (status.ok()) {
     generation_.emplace(messages_.IdentityOf(by_rank, workers_, token_.budget()), options_, by_rank,
                         /*knows_sets=*/true);
-    status = generation_->state().Restore(whole->resumed, turn.now);
+    status = generation_->state().Restore((*whole)->resumed, turn.now);
   }
   if (!status.ok()) {
     DropGeneration(turn);
-    const std::string reason = absl::StrCat(
-        "it could not go on after ", return_.state()->beginning().after, ": ", status.message());
-    return FailReturn({Damage::kCollectiveFailed, reason}, turn);
+    return FailReturn(return_.CannotGoOn(status), turn);
   }
   rendezvous_.Resume(by_rank, turn.now);
-  const ResumeBeginning beginning = return_.GoOn(*whole, generation_->state(), turn.effects);
+  const ResumeBeginning beginning = return_.GoOn(**whole, generation_->state(), turn);
   desk_.TellReturned(Dismisser(turn), turn);
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
@@ -464,10 +463,11 @@ void JobState::ConcludeReturn(const Turn& turn) {
 
 // Whatever has become of the generation: those who are back have said what they have of the store.
 // It may be a million keys: each turn takes some of them.
-void JobState::WatchStore(const Turn& turn) {
-  if (!StoreIsDue()) return;
-  if (store_return_.under_way())
-    store_return_.End([this](SessionId session) { return Has(session); });
+void JobState::WatchReturn(const Turn& turn) {
+  if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
+  if (return_.merging()) TakeUp(ReportMerge::kEntriesATurn, turn);
+  if (!kv_.awaits() || return_.under_way()) return;
+  if (!store_return_.EndIfComplete([this](SessionId session) { return Has(session); })) return;
   kv_.Restore(store_return_.Take(), turn);
   if (!store_return_.ending()) kv_.GoOn(turn);
 }
@@ -476,7 +476,7 @@ void JobState::WatchStore(const Turn& turn) {
 void JobState::FailReturn(const ReturnFailure& failure, const Turn& turn) {
   const std::vector<v1::Departure> departed =
       NoteDepartures(failure.departures, desk_.drains(), history_, messages_, turn.effects);
-  JobReturn::Present present = return_.End(failure, reforming_.wanted(), turn.effects);
+  JobReturn::Present present = return_.End(failure, reforming_.wanted(), turn);
   if (present.sessions.empty()) {
     turn.Bury(kv_.Close(generation(), turn.effects));
     Emit(Event::Kind::kGenerationEnded,

@@ -12,6 +12,29 @@
 
 namespace coordd {
 
+// All that was said: it may be some hundred MiB, of small messages.
+class JobReturn::Dropped final : public Remains {
+ public:
+  Dropped(ResumeState state, BudgetShare share)
+      : state_(std::move(state)), share_(std::move(share)) {}
+
+  int64_t Free(int64_t most) override {
+    const int64_t freed = state_.Free(most);
+    if (freed < most) share_.Set(0);
+    return freed;
+  }
+
+ private:
+  ResumeState state_;
+  BudgetShare share_;
+};
+
+std::unique_ptr<Remains> JobReturn::Abandon() {
+  if (!under_way()) return nullptr;
+  return std::make_unique<Dropped>(*std::exchange(state_, std::nullopt),
+                                   words_.Split(words_.bytes()));
+}
+
 void JobReturn::Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now) {
   state_.emplace(record, now + options_.lease + options_.resume_grace,
                  ResumeBeginning{now, std::string(after)});
@@ -27,11 +50,19 @@ void JobReturn::AskAgain(absl::Time now) {
   state_->Forgive(absl::ZeroDuration(), now + options_.lease + options_.resume_grace);
 }
 
-bool JobReturn::IsOfMember(const v1::Join& join, const v1::JobRecord& record) const {
-  const ResumeState members(record, absl::InfiniteFuture());
-  if (join.has_resume()) return members.Check(join, durability_.cluster_id, messages_.epoch()).ok();
-  const auto rank = members.Find(join.worker_id());
-  return rank.has_value() && members.member(*rank).pid() == join.pid();
+bool JobReturn::IsOfMember(const v1::Join& join, const v1::JobRecord& record, Rank rank) const {
+  const auto is_at = [&](int32_t at) {
+    return at < record.members_size() && record.members(at).worker_id() == join.worker_id();
+  };
+  // A record is large, and whoever has a token may ask as often as he likes.
+  int32_t at = ToInt(rank);
+  if (!is_at(at))
+    for (at = 0; at < record.members_size() && !is_at(at);) ++at;
+  const bool is_in = at < record.members_size();
+  if (!join.has_resume()) return is_in && record.members(at).pid() == join.pid();
+  return ResumeState::CheckMember(join, durability_.cluster_id, messages_.epoch(), record,
+                                  is_in ? std::optional<Rank>(Rank{at}) : std::nullopt)
+      .ok();
 }
 
 std::string JobReturn::Who(Rank rank) const {
@@ -183,20 +214,18 @@ void JobReturn::NoteDeparted(const std::set<std::string>& members, const JobHist
 bool JobReturn::NoteExit(const v1::LaunchedExit& in) {
   if (!under_way()) return false;
   if (in.launch().empty() || EndedWell(in.exit()) || in.exit().unreachable()) return false;
-  for (int32_t rank = 0; rank < state_->size(); ++rank) {
-    if (state_->member(Rank{rank}).launch() != in.launch()) continue;
-    const std::string what = LossText(in.exit());
-    v1::Departure departure = DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, what);
-    departure.set_launch(in.launch());
-    *departure.mutable_exit() = in.exit();
-    state_->NoteLost(departure, absl::StrCat(Who(Rank{rank}), " ", what));
-    return true;
-  }
-  return false;
+  const auto rank = state_->FindLaunch(in.launch());
+  if (!rank.has_value()) return false;
+  const std::string what = LossText(in.exit());
+  v1::Departure departure = DepartureOf(*rank, v1::DEPARTURE_CAUSE_CONNECTION_LOST, what);
+  departure.set_launch(in.launch());
+  *departure.mutable_exit() = in.exit();
+  state_->NoteLost(departure, absl::StrCat(Who(*rank), " ", what));
+  return true;
 }
 
 std::optional<ReturnFailure> JobReturn::Overdue(const Turn& turn) {
-  if (turn.now < NextDeadline()) return std::nullopt;
+  if (merging() || turn.now < NextDeadline()) return std::nullopt;
   std::vector<v1::Departure> departures;
   size_t known = 0;  // of them, those who have said goodbye
   std::string who;
@@ -238,6 +267,11 @@ std::optional<ReturnFailure> JobReturn::Over() const {
   return ReturnFailure{damage, std::string(reason), std::move(lost)};
 }
 
+ReturnFailure JobReturn::CannotGoOn(const absl::Status& why) const {
+  return {Damage::kCollectiveFailed, absl::StrCat("it could not go on after ",
+                                                  state_->beginning().after, ": ", why.message())};
+}
+
 std::vector<SessionId> JobReturn::ByRank() const {
   std::vector<SessionId> by_rank;
   for (int32_t rank = 0; rank < state_->size(); ++rank)
@@ -245,8 +279,10 @@ std::vector<SessionId> JobReturn::ByRank() const {
   return by_rank;
 }
 
-absl::StatusOr<WholeReturn> JobReturn::Whole(absl::Time now) {
-  absl::StatusOr<ResumedGeneration> resumed = state_->Merged();
+std::optional<absl::StatusOr<WholeReturn>> JobReturn::Whole(absl::Time now, int64_t entries) {
+  auto merged = state_->Merge(entries);
+  if (!merged.has_value()) return std::nullopt;
+  absl::StatusOr<ResumedGeneration>& resumed = *merged;
   absl::StatusOr<Topology> topology = TopologyOfRanks();
   const std::vector<SessionId> by_rank = ByRank();
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
@@ -254,8 +290,8 @@ absl::StatusOr<WholeReturn> JobReturn::Whole(absl::Time now) {
     if (topology.ok()) worker.place = topology->places[rank];
     worker.last_heard = now;
   }
-  COORDD_RETURN_IF_ERROR(resumed.status());
-  COORDD_RETURN_IF_ERROR(topology.status());
+  if (!resumed.ok()) return resumed.status();
+  if (!topology.ok()) return topology.status();
   return WholeReturn{*std::move(resumed), *std::move(topology)};
 }
 
@@ -279,31 +315,33 @@ absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
 }
 
 ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const GenerationState& state,
-                                Effects& effects) {
+                                const Turn& turn) {
   const std::vector<SessionId> by_rank = ByRank();
-  const ResumeState back = Take();
+  const ResumeState& back = *state_;
+  const ResumeBeginning beginning = back.beginning();
   const Inheritance inherited{back.repairs(), back.process_sets()};
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     const SessionId session = by_rank[rank];
     const bool is_new = back.is_new(Rank{static_cast<int32_t>(rank)});
     if (is_new) {
       messages_.Membership(session, whole.topology.places[rank], whole.topology, inherited,
-                           state.identity().slots, effects);
-      messages_.Sets({session}, inherited, effects);
+                           state.identity().slots, turn.effects);
+      messages_.Sets({session}, inherited, turn.effects);
     }
   }
-  messages_.Missed(by_rank, whole.resumed.missed, effects);
+  messages_.Missed(by_rank, whole.resumed.missed, turn.effects);
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (!back.is_new(Rank{static_cast<int32_t>(rank)}))
-      messages_.Resumed(by_rank[rank], whole.resumed, state, effects);
+      messages_.Resumed(by_rank[rank], whole.resumed, state, turn.effects);
   }
-  return back.beginning();
+  turn.Bury(Abandon());
+  return beginning;
 }
 
-JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, Effects& effects) {
+JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, const Turn& turn) {
   const absl::StatusOr<Topology> topology = TopologyOfRanks();
   const bool tells_all = reforms && failure.damage != Damage::kLeft && topology.ok();
-  const ResumeState back = Take();
+  const ResumeState& back = *state_;
   const Inheritance inherited{back.repairs(), back.process_sets()};
   Present present;
   for (int32_t rank = 0; rank < back.size(); ++rank) {
@@ -315,7 +353,7 @@ JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, Ef
       // It has heard of no generation that could end: it comes again, as a new one.
       workers_.Remove(*session);
       present.by_rank.back() = SessionId{0};
-      effects.outgoing.push_back(CloseSession{
+      turn.effects.outgoing.push_back(CloseSession{
           *session, absl::UnavailableError(absl::StrCat("join again: ", failure.reason))});
       continue;
     }
@@ -324,9 +362,10 @@ JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, Ef
     const Place& place = topology->places[static_cast<size_t>(rank)];
     workers_.at(*session).place = place;
     // It ends at once: nothing is planned in it.
-    messages_.Membership(*session, place, *topology, inherited, /*slots=*/0, effects);
-    messages_.Sets({*session}, inherited, effects);
+    messages_.Membership(*session, place, *topology, inherited, /*slots=*/0, turn.effects);
+    messages_.Sets({*session}, inherited, turn.effects);
   }
+  turn.Bury(Abandon());
   return present;
 }
 

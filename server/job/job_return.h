@@ -27,6 +27,7 @@
 #include "server/model/byte_budget.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
+#include "server/model/graveyard.h"
 #include "server/model/server_options.h"
 #include "server/model/turn.h"
 
@@ -66,12 +67,10 @@ class JobReturn {
   bool under_way() const { return state_.has_value(); }
   const std::optional<ResumeState>& state() const { return state_; }
   absl::Time NextDeadline() const {
+    if (merging()) return absl::InfinitePast();
     return state_.has_value() ? state_->deadline() : absl::InfiniteFuture();
   }
-  void Abandon() {
-    state_.reset();
-    words_.Set(0);
-  }
+  std::unique_ptr<Remains> Abandon();  // null: it had nothing
 
   // coordd was not running for `gap`: for a lease from now on a stream's end excuses its member.
   void Forgive(absl::Duration gap, absl::Time now);
@@ -81,7 +80,8 @@ class JobReturn {
   // Whether this Join is of a member of the generation that is recorded, whatever is known of its
   // stream. Before it had heard of the generation, perhaps; but the same process with the same id
   // is mostly a mistake, unless coordd has slept.
-  bool IsOfMember(const v1::Join& join, const v1::JobRecord& record) const;
+  // `rank`: in which the worker is, as far as it is known.
+  bool IsOfMember(const v1::Join& join, const v1::JobRecord& record, Rank rank) const;
 
   bool Has(const JobWorker& worker) const {
     return under_way() && worker.generation != Generation{0};
@@ -120,11 +120,14 @@ class JobReturn {
   std::optional<ReturnFailure> Overdue(const Turn& turn);
   // A member has said that the generation is over. REQUIRES: complete.
   std::optional<ReturnFailure> Over() const;
+  ReturnFailure CannotGoOn(const absl::Status& why) const;
   std::vector<SessionId> ByRank() const;  // REQUIRES: complete, and not Over
-  // INTERNAL: they cannot go on together. REQUIRES: complete, and not Over.
-  absl::StatusOr<WholeReturn> Whole(absl::Time now);
+  // nullopt: there is so much in what they say that it goes on with the next call, which is due at
+  // once. INTERNAL: they cannot go on together. REQUIRES: complete, and not Over.
+  std::optional<absl::StatusOr<WholeReturn>> Whole(absl::Time now, int64_t entries);
+  bool merging() const { return under_way() && state_->merging(); }
   // It is over; each of the two tells those who are back. `state`: restored from `whole`.
-  ResumeBeginning GoOn(const WholeReturn& whole, const GenerationState& state, Effects& effects);
+  ResumeBeginning GoOn(const WholeReturn& whole, const GenerationState& state, const Turn& turn);
   // Where another generation follows (`reforms`), who has not heard of this one yet hears of it,
   // and of its end, since it may have been in the one before. Returns those who are in it until
   // then.
@@ -132,15 +135,12 @@ class JobReturn {
     std::vector<SessionId> by_rank;  // 0: it is not
     std::vector<SessionId> sessions;
   };
-  Present End(const ReturnFailure& failure, bool reforms, Effects& effects);
+  Present End(const ReturnFailure& failure, bool reforms, const Turn& turn);
 
  private:
   std::optional<ReturnFailure> OnLeave(SessionId session, const v1::Leave& leave,
                                        const std::optional<std::string>& drained, Effects& effects);
-  ResumeState Take() {
-    words_.Set(0);
-    return *std::exchange(state_, std::nullopt);
-  }
+  class Dropped;
   absl::Status OnReport(Rank rank, const v1::ResumeReport& part);
   absl::StatusOr<Topology> TopologyOfRanks() const;
   std::string Who(Rank rank) const;

@@ -404,8 +404,7 @@ void JobState::Tick(const Turn& turn) {
       !generation_->state().IsScheduled(trace_.lane()))
     trace_.EndEarly("the program has stopped repeating its steps", turn);
   trace_.Tick(turn);
-  if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
-  WatchStore(turn);
+  WatchReturn(turn);
   WatchReforming(turn);
   Propose(turn);
   news_.Tell(
@@ -416,7 +415,7 @@ void JobState::Tick(const Turn& turn) {
 }
 
 absl::Time JobState::NextDeadline() const {
-  if (StoreIsDue()) return absl::InfinitePast();
+  if (kv_.awaits() && !store_return_.under_way()) return absl::InfinitePast();
   absl::Time next = rendezvous_.NextDeadline();
   if (rendezvous_.phase() == RendezvousPhase::kGathering)
     next = std::max(next, desk_.NextLeaving());
@@ -472,7 +471,7 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   }
   workers_.Clear();
   reforming_.Ended();
-  return_.Abandon();
+  turn.Bury(return_.Abandon());
   ForgetGeneration(turn);
   news_.Forget();
   if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), turn.effects);

@@ -223,13 +223,8 @@ class JobState {
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
   void Suspend(absl::string_view after, const Turn& turn);
   void ConcludeReturn(const Turn& turn);
-  // For WatchStore.
-  bool StoreIsDue() const {
-    const auto is_there = [this](SessionId session) { return Has(session); };
-    return kv_.awaits() && !return_.under_way() &&
-           (!store_return_.under_way() || store_return_.Complete(is_there));
-  }
-  void WatchStore(const Turn& turn);
+  void TakeUp(int64_t entries, const Turn& turn);
+  void WatchReturn(const Turn& turn);
   void FailReturn(const ReturnFailure& failure, const Turn& turn);
 
   const ServerOptions& options_;

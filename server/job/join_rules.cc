@@ -156,4 +156,10 @@ absl::Status MayJoin(const v1::Join& join, const JobView& job, const absl::Statu
   return may_be_gone ? absl::UnavailableError(fits.message()) : fits;
 }
 
+absl::Status CannotResume(const v1::Join& join, absl::string_view job, absl::string_view instead) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", join.worker_id(), " cannot resume: generation ",
+                   join.resume().generation(), " of job ", job, " ", instead));
+}
+
 }  // namespace coordd

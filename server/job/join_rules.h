@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
@@ -28,5 +29,8 @@ absl::Status MayJoin(const v1::Join& join, const JobView& job, const absl::Statu
                      absl::Time now);
 // FAILED_PRECONDITION: the generation that the job has had was its last one.
 absl::Status NobodyIsTaken(const JobView& job);
+
+// FAILED_PRECONDITION: what its generation does instead, as in "is over".
+absl::Status CannotResume(const v1::Join& join, absl::string_view job, absl::string_view instead);
 
 }  // namespace coordd

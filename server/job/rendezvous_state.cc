@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/counted.h"
 #include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 
@@ -21,13 +22,14 @@ absl::Status RendezvousState::CheckRoom() const {
   const int32_t taken = waiting() + (stay ? members() : 0);
   if (options_.max_workers > 0 && taken >= options_.max_workers) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the job is full: ", taken, taken == 1 ? " worker has" : " workers have",
+        absl::StrCat("the job is full: ", Counted(taken, "worker has", "workers have"),
                      " joined and max_workers is ", options_.max_workers,
                      "; another run needs another job name"));
   }
   if (waiting() + members() >= options_.max_workers_of_server) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "this coordd takes at most ", options_.max_workers_of_server, " workers per job"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this coordd takes at most ",
+                     Counted(options_.max_workers_of_server, "worker"), " per job"));
   }
   return absl::OkStatus();
 }

@@ -15,8 +15,11 @@ ResumeState::ResumeState(const v1::JobRecord& record, absl::Time deadline,
       beginning_(std::move(beginning)),
       deadline_(deadline),
       members_(static_cast<size_t>(record.members_size())) {
-  for (int32_t rank = 0; rank < size(); ++rank)
+  for (int32_t rank = 0; rank < size(); ++rank) {
     by_worker_id_.emplace(record.members(rank).worker_id(), Rank{rank});
+    if (!record.members(rank).launch().empty())
+      by_launch_.emplace(record.members(rank).launch(), Rank{rank});
+  }
 }
 
 std::optional<Rank> ResumeState::Find(absl::string_view worker_id) const {
@@ -25,8 +28,22 @@ std::optional<Rank> ResumeState::Find(absl::string_view worker_id) const {
   return found->second;
 }
 
+std::optional<Rank> ResumeState::FindLaunch(absl::string_view launch) const {
+  const auto found = by_launch_.find(launch);
+  if (found == by_launch_.end()) return std::nullopt;
+  return found->second;
+}
+
 absl::StatusOr<Rank> ResumeState::Check(const v1::Join& join, absl::string_view cluster_id,
                                         Epoch epoch) const {
+  const std::optional<Rank> rank = Find(join.worker_id());
+  COORDD_RETURN_IF_ERROR(CheckMember(join, cluster_id, epoch, record_, rank));
+  return *rank;
+}
+
+absl::Status ResumeState::CheckMember(const v1::Join& join, absl::string_view cluster_id,
+                                      Epoch epoch, const v1::JobRecord& record,
+                                      std::optional<Rank> rank) {
   const v1::Resume& resume = join.resume();
   auto refused = [&](const auto&... why) {
     return absl::FailedPreconditionError(
@@ -38,16 +55,16 @@ absl::StatusOr<Rank> ResumeState::Check(const v1::Join& join, absl::string_view 
   if (resume.epoch() > ToInt(epoch))
     return refused("it has been in epoch ", resume.epoch(),
                    ", this coordd's state is older: epoch ", ToInt(epoch));
-  const std::optional<Rank> rank = Find(join.worker_id());
-  const bool waits = resume.generation() < record_.generation() && rank.has_value() &&
-                     record_.on_failure() > v1::ON_FAILURE_END && member(*rank).pid() == join.pid();
-  if (waits) return *rank;
-  if (resume.generation() != record_.generation())
+  const bool waits = resume.generation() < record.generation() && rank.has_value() &&
+                     record.on_failure() > v1::ON_FAILURE_END &&
+                     record.members(rank->value).pid() == join.pid();
+  if (waits) return absl::OkStatus();
+  if (resume.generation() != record.generation())
     return refused("it is in generation ", resume.generation(),
-                   ", the last one that this coordd knows is ", record_.generation());
+                   ", the last one that this coordd knows is ", record.generation());
   if (!rank.has_value() || ToInt(*rank) != resume.rank())
-    return refused("it is not rank ", resume.rank(), " of generation ", record_.generation());
-  return *rank;
+    return refused("it is not rank ", resume.rank(), " of generation ", record.generation());
+  return absl::OkStatus();
 }
 
 absl::Status ResumeState::CheckMayReturn(Rank rank) const {
@@ -62,7 +79,7 @@ absl::Status ResumeState::CheckMayReturn(Rank rank) const {
 }
 
 void ResumeState::Came(Rank rank, SessionId session, std::optional<int64_t> position) {
-  Member& member = At(rank);
+  Member& member = Changed(rank);
   COORDD_CHECK(!member.session.has_value());
   member = Member();
   member.session = session;
@@ -74,7 +91,7 @@ void ResumeState::Came(Rank rank, SessionId session, std::optional<int64_t> posi
 }
 
 void ResumeState::Gone(Rank rank) {
-  Member& member = At(rank);
+  Member& member = Changed(rank);
   if (member.reported) --reported_;
   heard_.Release(member.report.received);
   extra_bytes_ -= BeyondUsual(member.report.bytes);
@@ -82,6 +99,7 @@ void ResumeState::Gone(Rank rank) {
 }
 
 void ResumeState::NoteLost(const v1::Departure& departure, const std::string& reason) {
+  merge_.reset();
   if (!over_.has_value()) over_ = reason;
   lost_.try_emplace(departure.rank(), departure);
 }
@@ -124,6 +142,8 @@ absl::Status ResumeState::Report(Rank rank, const v1::ResumeReport& part) {
 
 bool ResumeState::complete() const {
   if (reported_ == size()) return true;
+  // Each who comes asks, and mostly nobody is lost: ten thousand must not look at each other.
+  if (reported_ + static_cast<int64_t>(lost_.size()) < size()) return false;
   const std::vector<Rank> missing = Missing();
   const bool all_left = lost_.size() == members_.size();
   return (reported_ > 0 || all_left) &&
@@ -154,12 +174,25 @@ std::vector<Rank> ResumeState::Missing() const {
   return missing;
 }
 
-absl::StatusOr<ResumedGeneration> ResumeState::Merged() const {
+std::optional<absl::StatusOr<ResumedGeneration>> ResumeState::Merge(int64_t entries) {
   COORDD_CHECK(reported_ == size());
-  std::vector<MemberReport> reports;
-  reports.reserve(members_.size());
-  for (const Member& member : members_) reports.push_back(member.report);
-  return MergeReports(reports, heard_, record_.process_sets());
+  if (merge_ == nullptr) {
+    std::vector<const MemberReport*> reports;
+    reports.reserve(members_.size());
+    for (const Member& member : members_) reports.push_back(&member.report);
+    merge_ = std::make_unique<ReportMerge>(std::move(reports), heard_, record_.process_sets());
+  }
+  return merge_->Continue(entries);
+}
+
+int64_t ResumeState::Free(int64_t most) {
+  int64_t left = most;
+  if (merge_ != nullptr) left -= merge_->Free(left);
+  for (; left > 0 && !members_.empty(); --left) {
+    left -= members_.back().report.Free(left);
+    if (left > 0) members_.pop_back();
+  }
+  return most - (left - heard_.Free(std::max<int64_t>(left, 0)));
 }
 
 }  // namespace coordd

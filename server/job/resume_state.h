@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,9 +57,13 @@ class ResumeState {
 
   // The rank whose place the worker has.
   std::optional<Rank> Find(absl::string_view worker_id) const;
+  std::optional<Rank> FindLaunch(absl::string_view launch) const;  // as its launcher calls it
   // FAILED_PRECONDITION: the Join does not belong to this state, or is not what its member says.
   // Who waits for the next generation may not have heard that it is this one.
   absl::StatusOr<Rank> Check(const v1::Join& join, absl::string_view cluster_id, Epoch epoch) const;
+  // Likewise, of one whose place in the record is known.
+  static absl::Status CheckMember(const v1::Join& join, absl::string_view cluster_id, Epoch epoch,
+                                  const v1::JobRecord& record, std::optional<Rank> rank);
 
   // FAILED_PRECONDITION: it was evicted, or expelled, from this generation.
   absl::Status CheckMayReturn(Rank rank) const;
@@ -91,8 +96,12 @@ class ResumeState {
   const std::optional<std::string>& over() const { return over_; }
   std::vector<v1::Departure> Lost() const;
   const v1::Departure* left(Rank rank) const;  // null: it has not said goodbye
-  // REQUIRES: complete, and not over. Statuses: as MergeReports.
-  absl::StatusOr<ResumedGeneration> Merged() const;
+  // Puts the reports together; nullopt: it has looked at so many entries, and goes on with the next
+  // call. Whoever comes or goes in between ends that. REQUIRES: complete, and not over. Statuses:
+  // as MergeReports.
+  std::optional<absl::StatusOr<ResumedGeneration>> Merge(int64_t entries);
+  bool merging() const { return merge_ != nullptr; }
+  int64_t Free(int64_t most);  // as Remains::Free, once it is over
 
  private:
   struct Member {
@@ -102,19 +111,24 @@ class ResumeState {
     MemberReport report;
     int64_t bytes = 0;  // on the wire
   };
+  Member& Changed(Rank rank) {
+    merge_.reset();
+    return members_[static_cast<size_t>(rank.value)];
+  }
   Member& At(Rank rank) { return members_[static_cast<size_t>(rank.value)]; }
   const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value)]; }
 
-  const v1::JobRecord record_;
-  const ResumeBeginning beginning_;
+  v1::JobRecord record_;
+  ResumeBeginning beginning_;
   absl::Time deadline_;
   std::vector<Member> members_;  // by rank
   HeardMessages heard_;          // of their reports
   int64_t extra_bytes_ = 0;      // likewise, without heard_
-  absl::flat_hash_map<std::string, Rank> by_worker_id_;
+  absl::flat_hash_map<std::string, Rank> by_worker_id_, by_launch_;
   int32_t reported_ = 0;
   std::optional<std::string> over_;        // said once, also if whoever said it is gone again
   std::map<int32_t, v1::Departure> lost_;  // by rank; empty unless it is over
+  std::unique_ptr<ReportMerge> merge_;     // of all that is above, which does not change
 };
 
 }  // namespace coordd

@@ -39,13 +39,13 @@ bool StoreReturn::Brought::empty() const {
 }
 
 void StoreReturn::Came(SessionId session) {
-  if (under_way_) reported_[session] = false;
+  if (under_way_) reporting_.insert(session);
 }
 
 void StoreReturn::Report(SessionId session, const v1::ResumeReport& part) {
-  const auto who = reported_.find(session);
-  if (!under_way_ || who == reported_.end()) return;
-  who->second = !part.more();
+  const auto who = reporting_.find(session);
+  if (!under_way_ || who == reporting_.end()) return;
+  if (!part.more()) reporting_.erase(who);
   for (const v1::StoredKey& key : part.stored()) {
     if (key.has_version()) {
       const bool is_sum = key.value().empty() && key.sum() != 0;
@@ -98,7 +98,7 @@ void StoreReturn::Change(int64_t keys, int64_t bytes) {
 
 std::unique_ptr<Remains> StoreReturn::Abandon() {
   under_way_ = ending_ = full_ = walks_ = false;
-  reported_.clear();
+  reporting_.clear();
   Brought brought = std::exchange(brought_, {});
   BudgetShare share = share_.Split(share_.bytes());
   keys_ = bytes_ = 0;
@@ -106,9 +106,11 @@ std::unique_ptr<Remains> StoreReturn::Abandon() {
   return std::make_unique<Dropped>(std::move(brought), std::move(share));
 }
 
-bool StoreReturn::Complete(absl::FunctionRef<bool(SessionId)> is_there) const {
-  return std::all_of(reported_.begin(), reported_.end(),
-                     [&](const auto& who) { return who.second || !is_there(who.first); });
+// Each turn asks: who has reported is not looked at, and who has gone once.
+bool StoreReturn::Complete(absl::FunctionRef<bool(SessionId)> is_there) {
+  while (!reporting_.empty() && !is_there(*reporting_.begin()))
+    reporting_.erase(reporting_.begin());
+  return reporting_.empty();
 }
 
 void StoreReturn::End(absl::FunctionRef<bool(SessionId)> is_there) {

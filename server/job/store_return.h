@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -41,9 +42,14 @@ class StoreReturn {
   void Came(SessionId session);  // with a report behind its Join
   void Report(SessionId session, const v1::ResumeReport& part);
   // All of those who are there have reported.
-  bool Complete(absl::FunctionRef<bool(SessionId)> is_there) const;
+  bool Complete(absl::FunctionRef<bool(SessionId)> is_there);
   // No more is reported. `is_there`: who has gone may have come again, and said the same.
   void End(absl::FunctionRef<bool(SessionId)> is_there);
+  // Whether it has ended, now or before.
+  bool EndIfComplete(absl::FunctionRef<bool(SessionId)> is_there) {
+    if (under_way_ && Complete(is_there)) End(is_there);
+    return !under_way_;
+  }
   // Since then not all of the values were taken.
   bool ending() const { return ending_; }
   // The next values of the store, for which so much is looked at: perhaps none.
@@ -93,7 +99,7 @@ class StoreReturn {
   int64_t bytes_ = 0;
   int64_t keys_ = 0;  // all that are remembered
   BudgetShare share_;
-  std::map<SessionId, bool> reported_;  // by who has come: whether that is all
+  std::set<SessionId> reporting_;  // who has come and has not said all, among them who has gone
   Brought brought_;
 };
 

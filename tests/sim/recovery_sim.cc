@@ -82,10 +82,12 @@ absl::Status RecoverySim::EndOfStore() {
     if (!workers_[static_cast<size_t>(w)].alive) store_.OnGone(w);
     while (coordd_.HasNews(w)) COORDD_RETURN_IF_ERROR(ToCoordd(w));
   }
-  // What is due at once may take several turns, as what members have brought back does.
-  for (int turns = 0; coordd_.alive() && coordd_.state().NextDeadline() <= coordd_.now(); ++turns) {
+  // coordd ends its turn with a look at what is due. That may take several, as what members have
+  // brought back does.
+  for (int turns = 0; coordd_.alive(); ++turns) {
     if (turns == kTurnsAtOnce) return Wrong("coordd does not come to rest");
     COORDD_RETURN_IF_ERROR(coordd_.Tick());
+    if (coordd_.state().NextDeadline() > coordd_.now()) break;
   }
   return store_.CheckEnd();
 }

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/interfaces/lanes.h"
@@ -113,8 +114,8 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   if (bytes <= tensor.output_capacity_bytes) return absl::OkStatus();
   // The other ranks count on this one: it takes part.
   tensor.status = absl::InvalidArgumentError(absl::StrCat(
-      "tensor ", tensor.spec().name, ": the result has ", bytes, " bytes, expected at most the ",
-      tensor.output_capacity_bytes, " of the given output"));
+      "tensor ", tensor.spec().name, ": the result has ", Counted(bytes, "byte"),
+      ", expected at most the ", tensor.output_capacity_bytes, " of the given output"));
   COORDD_ASSIGN_OR_RETURN(place, memory_.Discard(tensor.spec(), bytes));
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/counted.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -48,13 +49,15 @@ absl::StatusOr<NodeDomains> DomainsOf(const v1::TopologyLevel& told, int32_t lev
     }
     const int64_t added = int64_t{run.domains()} * run.nodes_per_domain();
     if (added > nodes - std::ssize(domains))
-      return BadLevel(level, absl::StrCat("has more than the ", nodes, " nodes that there are"));
+      return BadLevel(level, absl::StrCat("has more than the ", Counted(nodes, "node that there is",
+                                                                        "nodes that there are")));
     for (int64_t i = 0; i < added; ++i)
       domains.push_back(run.first() + static_cast<int32_t>(i / run.nodes_per_domain()));
     numbered = std::max(numbered, int64_t{run.first()} + run.domains());
   }
   if (std::ssize(domains) == nodes) return domains;
-  return BadLevel(level, absl::StrCat("has ", domains.size(), " nodes, expected ", nodes));
+  return BadLevel(level,
+                  absl::StrCat("has ", Counted(std::ssize(domains), "node"), ", expected ", nodes));
 }
 
 // Whether each domain lies in one of the slower network's.

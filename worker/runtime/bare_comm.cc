@@ -1,6 +1,7 @@
 #include "worker/runtime/bare_comm.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -25,7 +26,7 @@ absl::StatusOr<PointToPoint::Message> BareComm::MessageOf(absl::string_view what
   }
   if (message.count > 0 && message.buffer == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": a buffer of ", message.count, " elements is NULL"));
+        absl::StrCat(what, ": a buffer of ", Counted(message.count, "element"), " is NULL"));
   }
   const bool is_any = message.peer == CommMessage::kAnySource && what == "receive";
   if (!is_any && (message.peer < 0 || message.peer >= size() || message.peer == rank())) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/tensor_spec.h"
@@ -95,8 +96,8 @@ absl::Status CommExecution::Check(const CommCall& call) const {
   }
   const bool needs_memory = call.count > 0 && call.kind != CollectiveKind::kBarrier;
   if (needs_memory && (call.output == nullptr || (HasInput(call.kind) && call.input == nullptr))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(call.kind), ": a buffer of ", call.count, " elements is NULL"));
+    return absl::InvalidArgumentError(absl::StrCat(Name(call.kind), ": a buffer of ",
+                                                   Counted(call.count, "element"), " is NULL"));
   }
   return absl::OkStatus();
 }
@@ -119,7 +120,8 @@ absl::Status CommExecution::CheckSplits(absl::string_view which, absl::Span<cons
   }
   if (sum == 0 || buffer != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("alltoall: the buffer of ", sum, " elements that are ", which, " is NULL"));
+      absl::StrCat("alltoall: the buffer of ", Counted(sum, "element that is", "elements that are"),
+                   " ", which, " is NULL"));
 }
 
 absl::Status CommExecution::Prepare(const CommCall& call) {

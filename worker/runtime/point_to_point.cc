@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "worker/interfaces/lanes.h"
@@ -16,7 +17,7 @@ namespace {
 constexpr int32_t kMaxAnnouncing = 64;
 
 std::string Elements(int64_t count, int32_t dtype) {
-  return absl::StrCat(count, " elements of ", Name(static_cast<DataType>(dtype)));
+  return absl::StrCat(Counted(count, "element"), " of ", Name(static_cast<DataType>(dtype)));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -118,7 +119,7 @@ absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) con
     if (not_behind(begin, end) && size_bytes <= end - begin) {
       if (block.plane != nullptr && !block.plane->end.ended()) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat(
-          "memory of ", size_bytes, " bytes is ",
+          "memory of ", Counted(size_bytes, "byte"), " is ",
           block.is_file ? "coordd_register_memfd" : "coordd_alloc",
           "'s, but private to this process: ",
           block.arena != nullptr ? "it is of a generation that has ended, expected memory that is "
@@ -130,7 +131,8 @@ absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) con
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "memory of ", size_bytes, " bytes is private to this process, other processes cannot map ",
+      "memory of ", Counted(size_bytes, "byte"),
+      " is private to this process, other processes cannot map ",
       "it; expected a part of what coordd_alloc or coordd_register_memfd has returned"));
 }
 

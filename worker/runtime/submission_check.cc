@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/protocol/protocol_bounds.h"
@@ -64,7 +65,7 @@ absl::Status CheckSplits(const TensorSpec& spec, int32_t world_size, std::vector
   const int64_t rows = spec.shape[0];
   if (splits.empty()) {
     if (rows % world_size != 0)
-      return Invalid(spec, absl::StrCat("alltoall of ", rows, " rows without splits"),
+      return Invalid(spec, absl::StrCat("alltoall of ", Counted(rows, "row"), " without splits"),
                      absl::StrCat("a multiple of ", world_size, " ranks"));
     splits.assign(static_cast<size_t>(world_size), rows / world_size);
     return absl::OkStatus();
@@ -78,7 +79,8 @@ absl::Status CheckSplits(const TensorSpec& spec, int32_t world_size, std::vector
   }
   if (!valid || sum != rows)
     return Invalid(spec, absl::StrCat("splits [", absl::StrJoin(splits, ", "), "]"),
-                   absl::StrCat(world_size, " numbers that add up to ", rows, " rows"));
+                   absl::StrCat(Counted(world_size, "number that adds", "numbers that add"),
+                                " up to ", Counted(rows, "row")));
   return absl::OkStatus();
 }
 
@@ -111,12 +113,13 @@ absl::Status CheckBuffers(const TensorSpec& spec, const TensorBuffers& buffers, 
   const bool empty = SizeBytes(spec) == 0;
   const Buffers needs = BuffersOf(spec, rank);
   if (buffers.input == nullptr && !empty && needs.reads)
-    return Invalid(spec, "no input", absl::StrCat(SizeBytes(spec), " bytes"));
+    return Invalid(spec, "no input", Counted(SizeBytes(spec), "byte"));
   if (buffers.output == nullptr && !empty && needs.writes && !needs.may_allocate)
     return Invalid(spec, absl::StrCat(Name(spec.kind), " without an output"),
-                   absl::StrCat(SizeBytes(spec), " bytes"));
+                   Counted(SizeBytes(spec), "byte"));
   if (buffers.output_capacity_bytes < 0)
-    return Invalid(spec, absl::StrCat("an output of ", buffers.output_capacity_bytes, " bytes"),
+    return Invalid(spec,
+                   absl::StrCat("an output of ", Counted(buffers.output_capacity_bytes, "byte")),
                    "at least 0");
   const bool in_place = buffers.output != nullptr && buffers.output == buffers.input;
   if (in_place && !empty && HasRows(spec.kind))

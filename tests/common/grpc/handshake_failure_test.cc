@@ -21,6 +21,20 @@ TEST(HandshakeFailureText, SaysWhatTheOtherSideIs) {
        "its certificate has expired"},
       {"error:0A000086:SSL routines::certificate verify failed: self-signed certificate",
        "its certificate is not of the authority in --tls-ca"},
+      {"error:0A000086:SSL routines::certificate verify failed: unable to get local issuer "
+       "certificate",
+       "its certificate is not of the authority in --tls-ca"},
+      {"error:0A000086:SSL routines::certificate verify failed",
+       "its certificate is not of the authority in --tls-ca"},
+      {"error:0A000086:SSL routines::certificate verify failed: unhandled critical extension",
+       "its certificate, or an authority between it and --tls-ca, will not do: unhandled critical "
+       "extension"},
+      {"error:0A000086:SSL routines::certificate verify failed: path length constraint exceeded",
+       "its certificate, or an authority between it and --tls-ca, will not do: path length "
+       "constraint exceeded"},
+      {"error:0A000086:SSL routines::certificate verify failed: unsuitable certificate purpose",
+       "its certificate, or an authority between it and --tls-ca, will not do: unsuitable "
+       "certificate purpose (expected one for clients and, of an authority, for signing)"},
       {"error:0A000418:SSL routines::tlsv1 alert unknown ca",
        "it does not take our certificate: its --tls-ca is of another authority"},
       {"error:0A000416:SSL routines::sslv3 alert certificate unknown",

@@ -339,5 +339,40 @@ TEST_F(CoordinatorDurabilityTest, AnAnswerToAnEarlierProposalChangesNothing) {
   EXPECT_THAT(Announced(Store(second)), testing::ElementsAre(2, 2));
 }
 
+// Nobody else waits until all is looked at; nor does it begin anew for what is said in between.
+TEST_F(CoordinatorDurabilityTest, MuchThatMembersReportIsPutTogetherOverTurns) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  v1::ResumeReport report;
+  for (int i = 0; i < 40000; ++i) {
+    v1::LanePosition& lane = *report.add_lanes();
+    lane.set_lane(i);
+    lane.set_launched(i);
+  }
+  const auto turn = [this] {
+    Effects effects;
+    EXPECT_EQ(state_->NextDeadline(), absl::InfinitePast());
+    state_->Tick(now_, effects);
+    return Resumed(effects);
+  };
+  EXPECT_THAT(Resumed(Resume(11, 0, report)), testing::IsEmpty());
+  EXPECT_THAT(Resumed(Resume(12, 1, report)), testing::IsEmpty());
+  EXPECT_THAT(turn(), testing::IsEmpty());
+  v1::WorkerMessage beat = MessageOf(Epoch{epoch_ - epochs_since_}, Generation{1});
+  beat.mutable_heartbeat();
+  EXPECT_THAT(Resumed(Do(SessionMessage{SessionId{11}, beat})), testing::IsEmpty());
+  Do(SessionEnded{SessionId{12}, "reset"});
+  EXPECT_GT(state_->NextDeadline(), now_);
+  EXPECT_THAT(Resumed(Resume(13, 1, report)), testing::IsEmpty());
+  std::vector<int64_t> resumed;
+  int turns = 0;
+  for (; resumed.empty(); ++turns) resumed = turn();
+  EXPECT_THAT(resumed, testing::ElementsAre(11, 13));
+  EXPECT_GE(turns, 5);
+  EXPECT_LE(turns, 40);
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+}
+
 }  // namespace
 }  // namespace coordd

@@ -86,7 +86,7 @@ TEST_F(JobReturnTest, IsCompleteWhenAllHaveComeAndSaidWhereTheyAre) {
   ASSERT_TRUE(back_.complete());
   EXPECT_FALSE(back_.Over().has_value());
   EXPECT_THAT(back_.ByRank(), ElementsAre(SessionId{1}, SessionId{2}));
-  const absl::StatusOr<WholeReturn> whole = back_.Whole(kStart);
+  const absl::StatusOr<WholeReturn> whole = *back_.Whole(kStart, ReportMerge::kEntriesAtOnce);
   ASSERT_THAT(whole.status(), IsOk());
   EXPECT_EQ(whole->topology.places.size(), 2u);
   EXPECT_EQ(job_.workers.at(SessionId{2}).place.size, 2);
@@ -109,7 +109,7 @@ TEST_F(JobReturnTest, NodesLieInTheRacksThatAreStored) {
     ASSERT_THAT(back.OnMessage(SessionId{rank + 1}, message, std::nullopt, effects_).status(),
                 IsOk());
   }
-  const absl::StatusOr<WholeReturn> whole = back.Whole(kStart);
+  const absl::StatusOr<WholeReturn> whole = *back.Whole(kStart, ReportMerge::kEntriesAtOnce);
   ASSERT_THAT(whole.status(), IsOk());
   EXPECT_THAT(whole->topology.member_of_rank, ElementsAre(0, 1));
   EXPECT_THAT(whole->topology.levels, ElementsAre(ElementsAre(DomainRun{0, 2, 1})));
@@ -158,6 +158,21 @@ TEST_F(JobReturnTest, ReportsAreCountedForTheOwnerOfTheJob) {
   EXPECT_EQ(budget->words()->used(), 0);
 }
 
+TEST_F(JobReturnTest, AMemberIsFoundInTheRecordWhateverRankIsSaidToBeIts) {
+  v1::Join join = JoinOf("w1");
+  join.set_pid(101);
+  for (const int32_t rank : {0, 1, 7}) {
+    EXPECT_TRUE(back_.IsOfMember(join, record_, Rank{rank}));
+    EXPECT_TRUE(back_.IsOfMember(Resuming(1, 101), record_, Rank{rank}));
+    EXPECT_FALSE(back_.IsOfMember(JoinOf("stranger"), record_, Rank{rank}));
+  }
+  join.set_pid(999);
+  EXPECT_FALSE(back_.IsOfMember(join, record_, Rank{1}));
+  v1::Join other = Resuming(1, 101);
+  other.mutable_resume()->set_rank(0);
+  EXPECT_FALSE(back_.IsOfMember(other, record_, Rank{1}));
+}
+
 TEST_F(JobReturnTest, AnotherProcessUnderTheSameIdEndsTheGeneration) {
   v1::Join join = JoinOf("w1");
   join.set_pid(101);
@@ -180,7 +195,7 @@ TEST_F(JobReturnTest, WhoIsMissingAtTheEndIsNamed) {
   ASSERT_TRUE(failure.has_value());
   EXPECT_THAT(failure->reason, HasSubstr("rank 1 (host node0, pid 101) was lost: it did not come"));
   EXPECT_THAT(failure->departures, SizeIs(1));
-  const JobReturn::Present present = back_.End(*failure, /*reforms=*/false, effects_);
+  const JobReturn::Present present = back_.End(*failure, /*reforms=*/false, turn_);
   EXPECT_THAT(present.by_rank, ElementsAre(SessionId{1}, SessionId{0}));
   EXPECT_THAT(present.sessions, ElementsAre(SessionId{1}));
   EXPECT_FALSE(back_.under_way());

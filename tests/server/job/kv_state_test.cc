@@ -306,7 +306,7 @@ TEST(HeldCallsOfAStore, AreBounded) {
   };
   EXPECT_THAT(call(1, StoreSet{"k", "12345678"}), IsOk());
   EXPECT_THAT(call(2, StoreSet{"k", "x"}),
-              StatusIs(Code::kResourceExhausted, HasSubstr("1 call of 9 bytes wait already")));
+              StatusIs(Code::kResourceExhausted, HasSubstr("1 call of 9 bytes waits already")));
   EXPECT_THAT(call(3, StoreGet{"k"}), IsOk());
   EXPECT_THAT(call(4, StoreCount{""}), StatusIs(Code::kResourceExhausted, HasSubstr("train")));
   EXPECT_EQ(kv.waiting(), 2);

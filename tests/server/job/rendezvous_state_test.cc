@@ -73,6 +73,13 @@ TEST(RendezvousState, AWorkerThatGoesBeforeTheGenerationFormsIsNotMissed) {
   EXPECT_THAT(state.TryForm(kStart + absl::Seconds(1)), Optional(ElementsAre(S(1), S(3))));
 }
 
+TEST(RendezvousState, OneWorkerIsNotSeveral) {
+  RendezvousState state({.min_workers = 1, .max_workers_of_server = 1}, Generation{0}, kStart);
+  ASSERT_THAT(state.Join(S(1), kStart), IsOk());
+  EXPECT_THAT(state.Join(S(2), kStart), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                 HasSubstr("at most 1 worker per job")));
+}
+
 TEST(RendezvousState, IsFullAtMaxWorkersAlsoWhileRunning) {
   RendezvousState state = Of(1, 1);
   ASSERT_THAT(state.Join(S(1), kStart), IsOk());

@@ -174,6 +174,22 @@ TEST_F(StoreReturnTest, WhatIsAbandonedIsFreedInPartsAndCountsUntilThen) {
   EXPECT_EQ(stored_.Abandon(), nullptr);
 }
 
+// Each turn asks, while a hundred thousand come and go.
+TEST_F(StoreReturnTest, WhoHasReportedOrGoneIsNotAskedForAgain) {
+  int asked = 0;
+  const auto is_there = [&asked](SessionId session) {
+    ++asked;
+    return session == SessionId{1001};
+  };
+  for (int64_t session = 1; session <= 1001; ++session) stored_.Came(SessionId{session});
+  for (int64_t session = 1; session <= 500; ++session)
+    stored_.Report(SessionId{session}, v1::ResumeReport());
+  for (int turn = 0; turn < 100; ++turn) EXPECT_FALSE(stored_.EndIfComplete(is_there));
+  EXPECT_EQ(asked, 500 + 100);
+  stored_.Report(SessionId{1001}, v1::ResumeReport());
+  EXPECT_TRUE(stored_.EndIfComplete(is_there));
+}
+
 // Each key and each prefix is looked at once or twice, even where each key begins with all of them.
 TEST(StoreReturnWork, IsThatOfTheKeysAndThePrefixesTogether) {
   constexpr int kKeys = 3000, kNested = 250;

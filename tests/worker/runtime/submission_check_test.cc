@@ -11,6 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 float input[12], output[12];
 
@@ -52,6 +53,11 @@ TEST(CheckSubmission, NeedsBuffers) {
   submission.input = nullptr;
   EXPECT_THAT(Check(submission), StatusIs(absl::StatusCode::kInvalidArgument,
                                           AllOf(HasSubstr("tensor t"), HasSubstr("48 bytes"))));
+  submission.spec.shape = {1};
+  submission.spec.dtype = DataType::kUint8;
+  EXPECT_THAT(Check(submission), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 byte")));
+  EXPECT_THAT(Check(submission),
+              StatusIs(absl::StatusCode::kInvalidArgument, Not(HasSubstr("1 bytes"))));
   submission = Of(CollectiveKind::kAllreduce, {12});
   submission.output = nullptr;
   EXPECT_THAT(Check(submission),

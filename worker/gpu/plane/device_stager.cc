@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/protocol/tensor_spec.h"
@@ -267,8 +268,8 @@ absl::Status DeviceStager::CopyBack(Staged& staged, const Work& work) {
     staged.output = staged.own_output.get();
   } else if (bytes > staged.output_capacity_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tensor ", spec.name, ": the result has ", bytes, " bytes, expected at most the ",
-        staged.output_capacity_bytes, " of the given output"));
+        "tensor ", spec.name, ": the result has ", Counted(bytes, "byte"),
+        ", expected at most the ", staged.output_capacity_bytes, " of the given output"));
   }
   if (bytes == 0 || from == nullptr) return absl::OkStatus();
   COORDD_ASSIGN_OR_RETURN(Streams* const streams, StreamsOf(staged.device));

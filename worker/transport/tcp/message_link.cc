@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status_macros.h"
 #include "worker/base/copy_bytes.h"
 
@@ -288,8 +289,8 @@ absl::Status MessageLink::HearOtherSize(const FrameHeader& header) {
   if (receive == nullptr) return Unexpected("a message of another size", header);
   --announced_;
   Finish(*receive, absl::InternalError(absl::StrCat("message from rank ", ToInt(peer_), " has ",
-                                                    header.size_bytes, " bytes, expected ",
-                                                    receive->size_bytes)));
+                                                    Counted(header.size_bytes, "byte"),
+                                                    ", expected ", receive->size_bytes)));
   return absl::OkStatus();
 }
 
@@ -297,7 +298,7 @@ absl::Status MessageLink::HearRefused(const FrameHeader& header) {
   TcpOperation* const send = table_.Take(header.tag, &TagQueues::asking_sends);
   if (send == nullptr) return Unexpected("a refusal of a message", header);
   Finish(*send, absl::InternalError(absl::StrCat("message to rank ", ToInt(peer_), " has ",
-                                                 send->size_bytes, " bytes, expected ",
+                                                 Counted(send->size_bytes, "byte"), ", expected ",
                                                  header.size_bytes)));
   return absl::OkStatus();
 }
