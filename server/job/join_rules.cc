@@ -15,7 +15,9 @@ absl::Status CheckSameLimit(absl::string_view what, int32_t given, int32_t agree
                             const std::string& worker) {
   if (given == 0 || given == agreed) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("worker ", worker, " asks for ", what, " ", given, ", the job has ", agreed));
+      absl::StrCat("worker ", worker, " asks for ", what, " ", given, ", the job has ", agreed,
+                   ": expected the same number of workers everywhere (COORDD_SIZE; coordrun -np, "
+                   "--min-np and --max-np)"));
 }
 
 // A single heartbeat may be older than it: what a process has sent arrives, and then its end.

@@ -24,9 +24,10 @@ struct Attempt {
   std::vector<ControlEvent> early;
   std::optional<absl::Status> ended;
   v1::ProcessSets process_sets;
-  bool is_complete = false;  // the membership with its process sets
-  int64_t received = 0;      // messages
-  std::string gathering;     // the last that was heard of other workers
+  bool is_complete = false;         // the membership with its process sets
+  int64_t received = 0;             // messages
+  std::string gathering;            // the last that was heard of other workers
+  bool others_are_missing = false;  // by what was heard last
 };
 
 void Take(ControlEvent event, Attempt& attempt) {
@@ -47,8 +48,9 @@ void Take(ControlEvent event, Attempt& attempt) {
         absl::StrCat("coordd sent message ", message.sequence(), ", expected ", attempt.received));
   } else if (message.has_waiting()) {
     const v1::Waiting& waiting = message.waiting();
+    attempt.others_are_missing = waiting.joined() < waiting.min_workers();
     attempt.gathering =
-        waiting.joined() < waiting.min_workers() || waiting.reason().empty()
+        attempt.others_are_missing
             ? absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined")
             : OneLine(waiting.reason());
   } else if (message.has_membership()) {
@@ -101,7 +103,10 @@ absl::Status Late(const JoinRequest& request, const Attempt& attempt, Coordinato
     return IsFinal(why) ? Final(request, why) : NotReached(request, why);
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("job ", request.join.job(), " has not started in time: ", attempt.gathering));
+      absl::StrCat("job ", request.join.job(), " has not started in time: ", attempt.gathering,
+                   attempt.others_are_missing
+                       ? "; expected the others to run, too, or a longer COORDD_JOIN_TIMEOUT"
+                       : ""));
 }
 
 }  // namespace

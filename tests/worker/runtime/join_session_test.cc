@@ -102,6 +102,14 @@ TEST_F(JoinSessionTest, SaysOnOneLineWhatCoorddWaitsFor) {
                        "job test has not started in time: a drain forged"));
 }
 
+TEST_F(JoinSessionTest, SaysWhatToDoWhereOthersAreMissing) {
+  coordinator_.on_start = [this] { coordinator_.Say(Waiting(2)); };
+  EXPECT_THAT(Join(absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("2 of 4 workers have joined"),
+                             HasSubstr("expected the others to run, too"))));
+}
+
 TEST_F(JoinSessionTest, TriesAgainWhileCoorddCannotBeReached) {
   coordinator_.on_start = [this] {
     if (coordinator_.streams() < 3) {
