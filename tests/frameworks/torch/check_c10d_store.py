@@ -170,6 +170,46 @@ def check_appending_and_deleting():
     assert own.num_keys() == before
 
 
+def check_a_large_append_among_many_small_ones():
+    rank, size = ranks()
+    own, key = store(30), "among small ones"
+    own.append(key, bytes(200000))
+    dist.barrier()
+    appended = 0
+    while rank > 0 and not own.check(["appended"]) and appended < 100000:
+        own.append(key, "x")
+        appended += 1
+    if rank == 0:
+        own.append(key, b"y" * 70000)
+        own.set("appended", "")
+    counts = [None] * size
+    dist.all_gather_object(counts, appended)
+    whole = own.get(key)
+    assert whole.count(b"y" * 70000) == 1 and whole.count(b"y") == 70000 and whole.count(b"x") == sum(counts), counts
+    assert len(whole) == 200000 * size + 70000 + sum(counts)
+    dist.barrier()
+    if rank == 0:
+        own.delete_key("appended")
+        own.delete_key(key)
+    dist.barrier()
+
+
+def check_a_value_that_is_deleted_while_it_is_read_is_waited_for():
+    rank, size = ranks()
+    own = store(60)
+    for turn in range(20):
+        if rank == 0:
+            own.set("deleted", bytes([turn]) * 300000)
+            own.delete_key("deleted")
+            own.set("deleted", bytes([100 + turn]) * 300000)
+        else:
+            assert own.get("deleted") in {bytes([one]) * 300000 for one in [turn, 100 + turn, 99 + turn]}
+        dist.barrier()
+    if rank == 0:
+        own.delete_key("deleted")
+    dist.barrier()
+
+
 def check_setting_leaves_no_parts_behind():
     rank, size = ranks()
     own = store()

@@ -335,6 +335,76 @@ def check_what_was_given_up_takes_no_later_message():
             equal(sent, torch.full((100_000,), 1.0))
 
 
+def check_what_is_under_way_when_the_timeout_is_over_is_received_or_comes_next():
+    """Whenever it comes: it is the result of the receive, or of the one after that, and nobody else's."""
+    rank, size = ranks()
+    if size == 1:
+        return
+    for turn, before in enumerate((0.3, 0.1, 0.05, 0.02, 0.0)):
+        group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=0.5))
+        dist.barrier()
+        begin = time.monotonic()
+        if rank == 0:
+            first, second = torch.full((20_000_000,), -1.0), torch.zeros(20_000_000)
+            try:
+                dist.recv(first, 1, group=group, tag=turn)
+                received = True
+            except dist.DistBackendError as error:
+                assert "the timeout of 0.5 s is over" in str(error), error
+                received = False
+                equal(first[[0, -1]], torch.full((2,), -1.0))
+            dist.recv(second, 1, tag=turn, group=group)
+            equal(second[[0, -1]], torch.full((2,), 2.0 if received else 1.0))
+            equal(first[[0, -1]], torch.full((2,), 1.0 if received else -1.0))
+            if not received:
+                dist.recv(second, 1, tag=turn, group=group)
+        elif rank == 1:
+            time.sleep(max(0.5 - before - (time.monotonic() - begin), 0))
+            works = [dist.isend(torch.full((20_000_000,), float(one)), 0, group=group, tag=turn) for one in (1, 2)]
+            until(lambda: all(work.is_completed() for work in works))
+        dist.barrier()
+
+
+def check_a_gather_or_scatter_whose_time_is_over_leaves_nothing_to_the_next():
+    rank, size = ranks()
+    if size == 1:
+        return
+    late = 1
+    for is_gather in (True, False):
+        group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+        results = []
+        for call in (1, 2, 3):
+            if call == 1 and rank == (late if is_gather else 0):
+                time.sleep(1.6)
+            parts = [torch.zeros(100_000) for _ in range(size)]
+            try:
+                if is_gather:
+                    dist.gather(torch.full((100_000,), 10.0 * call + rank), parts if rank == 0 else None, 0, group=group)
+                    got = [10.0 * call + one for one in range(size)] == [part[0].item() for part in parts] if rank == 0 else True
+                else:
+                    given = [torch.full((100_000,), 10.0 * call + one) for one in range(size)]
+                    dist.scatter(parts[0], given if rank == 0 else None, 0, group=group)
+                    got = parts[0][0].item() == 10.0 * call + rank
+                assert got, f"call {call} got {[part[0].item() for part in parts]}"
+                results.append("ok")
+            except dist.DistBackendError as error:
+                assert f"{'gather' if is_gather else 'scatter'}: rank " in str(error), error
+                results.append("late")
+        if rank == (0 if is_gather else late):
+            assert results[0] == "late", results
+        dist.barrier()
+
+
+def check_the_future_of_a_receive_knows_its_timeout():
+    rank, size = ranks()
+    group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=0.5))
+    if rank == 0 and size > 1:
+        work = dist.irecv(torch.zeros(1), 1, group=group, tag=9)
+        refused(RuntimeError, "the timeout of 0.5 s is over: receive of tag 9 from rank 1", lambda: work.get_future().wait())
+        until(work.is_completed)
+    dist.barrier()
+
+
 def check_who_comes_as_the_timeout_ends_is_late_by_name_or_in_time():
     rank, size = ranks()
     if size == 1:

@@ -12,6 +12,7 @@ import torch
 
 from coordd import _basics, _library, _native
 from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch._layout import address
 from coordd.torch._submit import set_number, size_bytes
 
 
@@ -25,17 +26,24 @@ def register_memory(tensor: torch.Tensor, process_set: ProcessSet = global_proce
     COORDD_TIMEOUT. HorovodInternalError: a rank was lost or did not come. NotImplementedError or ValueError: not all ranks can
     register (COORDD_GPU_REGISTER=0, no NCCL, one before 2.19), or the memory overlaps with what is registered.
     """
-    if not tensor.is_cuda or not tensor.is_contiguous():
-        raise ValueError(f"register_memory: a tensor on {tensor.device}, contiguous: {tensor.is_contiguous()}; expected a "
-                         "contiguous one on a GPU")
-    _call("coordd_register_device", c_int32(set_number(process_set)), c_int32(tensor.device.index), c_void_p(tensor.data_ptr()),
+    memory = _memory("register_memory", tensor)
+    _call("coordd_register_device", c_int32(set_number(process_set)), c_int32(tensor.device.index), memory,
           c_int64(size_bytes(tensor)), c_double(timeout))
 
 
 def unregister_memory(tensor: torch.Tensor, process_set: ProcessSet = global_process_set, timeout: float = 0.0) -> None:
     """Before the tensor's memory is freed or used for anything else; no collective that is pending uses it. Of this rank alone.
     ValueError: it is not registered in the set."""
-    _call("coordd_unregister_device", c_int32(set_number(process_set)), c_void_p(tensor.data_ptr()), c_double(timeout))
+    memory = _memory("unregister_memory", tensor)
+    _call("coordd_unregister_device", c_int32(set_number(process_set)), memory, c_double(timeout))
+
+
+def _memory(function_name: str, tensor: torch.Tensor) -> c_void_p:
+    place = address(tensor)
+    if not tensor.is_cuda or place is None:
+        raise ValueError(f"{function_name}: expected a contiguous tensor on a GPU, found one on {tensor.device}, contiguous: "
+                         f"{tensor.is_contiguous()}")
+    return c_void_p(place)
 
 
 def _call(function_name: str, *arguments) -> None:

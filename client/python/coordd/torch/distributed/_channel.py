@@ -186,29 +186,39 @@ class Channel:
         count = tensor.numel() if dtype is not None else tensor.numel() * tensor.element_size()
         return self.comm.message(function, tensor.data_ptr(), count, _BYTES if dtype is None else dtype, peer, tag)
 
-    def await_message(self, message: _native.Work, deadline: float) -> int:
-        """What it has ended with, or DEADLINE_EXCEEDED; then a receive is withdrawn, and the caller keeps its memory until it is done. Can be
-        interrupted by Ctrl-C; it then goes on."""
-        status = await_status(message, deadline)
-        if status != DEADLINE_EXCEEDED or not self.comm.withdraw(message):
+    def await_receive(self, receive: _native.Work, deadline: float) -> int:
+        """What it has ended with. DEADLINE_EXCEEDED: nothing has come for it, and it takes nothing that comes later. What is under way
+        when the time is over is waited for. Can be interrupted by Ctrl-C; it then goes on."""
+        status = await_status(receive, deadline)
+        if status != DEADLINE_EXCEEDED or not self.comm.withdraw(receive):
             return status
-        status = await_status(message)  # it may have been there at the last moment
+        status = await_status(receive)
         return DEADLINE_EXCEEDED if status == CANCELLED else status
 
-    def await_messages(self, messages: Sequence[Tuple[_native.Work, torch.Tensor]]) -> None:
-        """Of a call that consists of them, each with its memory. When one fails the other receives are withdrawn. Can be interrupted by Ctrl-C;
-        they then go on."""
-        end, at = time.monotonic() + self.timeout_s, 0
+    def await_send(self, send: _native.Work, deadline: float) -> int:
+        """Likewise. DEADLINE_EXCEEDED: the message is there for whoever receives it, and its memory is in use until then."""
+        return await_status(send, deadline)
+
+    def await_messages(self, call: str, messages: Sequence[Tuple[_native.Work, torch.Tensor, int]], receives: bool) -> None:
+        """Of a call that consists of them, each with its memory and the other rank. When one fails no other one takes what comes later.
+        Can be interrupted by Ctrl-C; they then go on."""
+        deadline, at = time.monotonic() + self.timeout_s, 0
+        wait = self.await_receive if receives else self.await_send
         try:
             while at < len(messages):
-                status = await_status(messages[at][0], end)
+                status = wait(messages[at][0], deadline)
+                if status == DEADLINE_EXCEEDED:
+                    raise dist.DistBackendError(  # type: ignore[attr-defined]
+                        f"coordd: the timeout of {self.timeout_s:g} s is over: {call}: rank {messages[at][2]} of the group was not there "
+                        "[DEADLINE_EXCEEDED]")
                 if status != 0:
                     raise backend_error(status, self.timeout_s)
                 at += 1
         except BaseException as error:
-            for work, memory in messages[at:]:
-                if not isinstance(error, Exception) or not self.comm.withdraw(work):
-                    _native.keep_until_done(work, memory)
+            for work, memory, _ in messages[at:]:
+                if receives and isinstance(error, Exception):
+                    self.comm.withdraw(work)
+                _native.keep_until_done(work, memory)
             raise
 
     def sender_of(self, received: _native.Work) -> int:

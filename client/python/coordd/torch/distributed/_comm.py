@@ -47,16 +47,20 @@ def _declared():
     return create, free, runs, starts, messages
 
 
+def _slice_until(deadline: float) -> c_double:
+    return _SLICE if deadline == math.inf else c_double(min(_SLICE_S, max(deadline - time.monotonic(), 0.0)))
+
+
 def await_status(work: _native.Work, deadline: float = math.inf) -> int:
     """Waits for a work of a comm: what it has ended with, or DEADLINE_EXCEEDED. Can be interrupted by Ctrl-C; the work then goes on."""
     library, pointer = _library.library(), work.pointers[0]
     wait, poll, argument = library.blocking.coordd_work_wait, library.quick.coordd_work_poll, c_void_p(pointer)
-    status = wait(argument, _SLICE)
+    status = wait(argument, _slice_until(deadline))
     if status != DEADLINE_EXCEEDED:
         return status
     while True:
         complete = poll(pointer) != 0  # looked at before: it may end between the two, and its status is what counts
-        status = wait(argument, _SLICE)
+        status = wait(argument, _slice_until(deadline))
         if status != DEADLINE_EXCEEDED or complete or time.monotonic() > deadline:
             return status
 
@@ -160,13 +164,14 @@ class Comm:
             raise backend_error(status, self.timeout_s)
         return _native.Work((pointer.value,), "torch")
 
-    def withdraw(self, message: _native.Work) -> bool:
-        """Of one that is not waited for any longer. Whether it has ended: a receive with CANCELLED, unless it was there at the last
-        moment. Otherwise, and where it is a send, its memory is in use until it has. Thread-safe."""
+    def withdraw(self, receive: _native.Work) -> bool:
+        """Of one that is not waited for any longer. True: it has ended with CANCELLED, or ends as it would have, since its message is
+        there. False: the comm is over. Thread-safe."""
         with self._freeing:
-            if self._pointer.value is not None:  # otherwise the comm is over, and so is the message, soon
-                self._messages["withdraw"](self._pointer, message.pointers[0])
-        return message.done()
+            if self._pointer.value is None:
+                return False
+            self._messages["withdraw"](self._pointer, receive.pointers[0])
+            return True
 
     def let_go(self) -> None:
         """Of what has ended and is kept. Thread-safe."""

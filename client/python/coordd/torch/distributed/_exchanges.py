@@ -11,7 +11,7 @@ from coordd.torch.distributed._ops import dense
 
 # From this size on the blocks of a scatter and of a gather go to their ranks, and to nobody else.
 _LARGE_BLOCK_BYTES = 64 << 10
-_SCATTER_TAG, _GATHER_TAG = -(1 << 62), -(1 << 62) + 1  # no program's, whose tags are of 32 bits
+_FIRST_TAG = -(1 << 62)  # of such calls; no program's, whose tags are of 32 bits
 
 
 def _is_large(block: torch.Tensor) -> bool:
@@ -31,6 +31,14 @@ def _row_bytes(tensor: torch.Tensor, rows: Sequence[int]) -> List[int]:
 
 class Exchanges(Calls):
     """Mixin of a group."""
+
+    _large_calls = 0  # scatters and gathers whose blocks are messages
+
+    def _next_tag(self) -> int:
+        """Of each such call another one: what is left of one that failed is nobody's. All ranks count alike, in the order of the
+        group's calls."""
+        self._large_calls += 1
+        return _FIRST_TAG + self._large_calls
 
     # --- from one
 
@@ -87,14 +95,15 @@ class Exchanges(Calls):
         return self._submit("scatter", run, outputs, opts)
 
     def _scatter_blocks(self, output: torch.Tensor, parts: List[torch.Tensor], root: int) -> None:
+        tag = self._next_tag()
         if self._rank_ != root:
             own = dense(output)
-            self._channel.await_messages([(self._channel.receive(own, root, _SCATTER_TAG), own)])
+            self._channel.await_messages("scatter", [(self._channel.receive(own, root, tag), own, root)], receives=True)
             return write_back(own, output)
         sent = [(rank, dense(part)) for rank, part in enumerate(parts) if rank != root]
-        messages = [(self._channel.send(part, rank, _SCATTER_TAG), part) for rank, part in sent]
+        messages = [(self._channel.send(part, rank, tag), part, rank) for rank, part in sent]
         output.copy_(parts[root].reshape(output.shape))
-        self._channel.await_messages(messages)
+        self._channel.await_messages("scatter", messages, receives=False)
 
     # --- to one, or to all
 
@@ -123,13 +132,14 @@ class Exchanges(Calls):
         return self._submit("gather", run, output_lists, opts)
 
     def _gather_blocks(self, outputs: List[torch.Tensor], input_: torch.Tensor, root: int) -> None:
+        tag = self._next_tag()
         if self._rank_ != root:
             own = dense(input_)
-            return self._channel.await_messages([(self._channel.send(own, root, _GATHER_TAG), own)])
+            return self._channel.await_messages("gather", [(self._channel.send(own, root, tag), own, root)], receives=False)
         received = [(output, dense(output), rank) for rank, output in enumerate(outputs) if rank != root]
-        messages = [(self._channel.receive(own, rank, _GATHER_TAG), own) for _, own, rank in received]
+        messages = [(self._channel.receive(own, rank, tag), own, rank) for _, own, rank in received]
         outputs[root].copy_(input_.reshape(outputs[root].shape))
-        self._channel.await_messages(messages)
+        self._channel.await_messages("gather", messages, receives=True)
         for output, own, _ in received:
             write_back(own, output)
 

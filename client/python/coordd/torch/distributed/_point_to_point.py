@@ -13,11 +13,13 @@ from coordd.torch.distributed._calls import Calls, on_gpu, plain, profiling, req
 from coordd.torch.distributed._comm import DEADLINE_EXCEEDED
 from coordd.torch.distributed._errors import backend_error
 from coordd.torch.distributed._ops import dense
-from coordd.torch.distributed._works import Native, Several, Work
+from coordd.torch.distributed._works import NOTHING, Native, Several, Work
 
 
 class Message(Native):
     """A send or a receive of a comm, which has no deadline of its own."""
+
+    _timed = False  # a thread waits for it
 
     def __init__(self, group: "PointToPoint", native: _native.Work, result: Any, tag: int, source: int = -1,
                  destination: Optional[int] = None, behind: Optional[Callable[[], Any]] = None):
@@ -32,8 +34,22 @@ class Message(Native):
             return f"send of tag {self._tag} to rank {self._destination} of the group"
         return f"receive of tag {self._tag} from " + (f"rank {self.source} of the group" if self.source >= 0 else "any rank")
 
+    def get_future(self):
+        future = super().get_future()
+        if future is not NOTHING and not self._complete and not self._timed:
+            self._timed = True  # somebody has to see that its time is over
+            threading.Thread(target=self._wait_quietly, name="coordd-c10d-message", daemon=True).start()
+        return future
+
+    def _wait_quietly(self) -> None:
+        try:
+            self.wait()
+        except Exception:
+            pass  # the future has it
+
     def _await(self) -> None:
-        status = self._group._channel.await_message(self._native, self._deadline)
+        channel = self._group._channel
+        status = (channel.await_receive if self._destination is None else channel.await_send)(self._native, self._deadline)
         if status == DEADLINE_EXCEEDED:
             raise dist.DistBackendError(  # type: ignore[attr-defined]
                 f"coordd: the timeout of {self._timeout_s:g} s is over: {self._call()}, which was not there [DEADLINE_EXCEEDED]")

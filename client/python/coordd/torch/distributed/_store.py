@@ -22,6 +22,8 @@ _DEADLINE_EXCEEDED, _INVALID_ARGUMENT, _NOT_FOUND, _OUT_OF_RANGE = (
     _library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"))
 _MAX_KEY_BYTES, _MAX_VALUE_BYTES = 248, 64 * 1024
 _PART = b"\0coordd value in parts "
+_TOKEN = re.compile(re.escape(_PART) + rb"([0-9a-f]+) ([0-9]+)\n")  # stands for the parts of that name
+_MAX_LITERAL_BYTES = 4096  # of what is appended as it is
 _PREFIX = b"torch/"  # of keys; of the n-th store of a process b"torch-n/"
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
 _PART_WAIT_S = 5.0  # parts are there before their key
@@ -54,13 +56,20 @@ def _part_key(name: str, index: int) -> bytes:
 
 
 def _parts_of(value: bytes) -> List[bytes]:
-    name, count = value[len(_PART):].partition(b"\n")[0].decode().split()
-    return [_part_key(name, index) for index in range(int(count))]
+    return [key for token in _TOKEN.finditer(value) for key in _keys_of(token)]
 
 
-def _appended_to(value: bytes) -> bytes:
-    """What stands behind the parts."""
-    return value.partition(b"\n")[2]
+def _literals(value: bytes) -> List[Tuple[int, bytes]]:
+    """What stands there as it is, and where it begins."""
+    found, at = [], 0
+    for token in _TOKEN.finditer(value):
+        found.append((at, value[at:token.start()]))
+        at = token.end()
+    return [*found, (at, value[at:])]
+
+
+def _keys_of(token: "re.Match[bytes]") -> List[bytes]:
+    return [_part_key(token[1].decode(), index) for index in range(int(token[2]))]
 
 
 _alive: "List[Store]" = []  # torch's C++ does not keep the Python half
@@ -139,9 +148,9 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(key)
         return ctypes.string_at(buffer, size.value)
 
-    def _in_parts(self, key: str, value: bytes) -> bytes:
-        """What is to stand under the key: the value, or where its parts are, which are stored before it."""
-        if len(value) <= _MAX_VALUE_BYTES and not value.startswith(_PART):
+    def _in_parts(self, key: str, value: bytes, most: int = _MAX_VALUE_BYTES) -> bytes:
+        """What is to stand under the key: the value, or a token of its parts, which are stored before it."""
+        if len(value) <= most and _PART not in value:
             return value
         name = os.urandom(8).hex()
         count = -(-len(value) // _MAX_VALUE_BYTES)
@@ -149,34 +158,38 @@ class Store(dist.Store):  # type: ignore[name-defined]
             self._put(key, _part_key(name, index), value[index * _MAX_VALUE_BYTES:(index + 1) * _MAX_VALUE_BYTES])
         return _PART + f"{name} {count}\n".encode()
 
-    def _whole(self, key: str, value: bytes) -> bytes:
-        """The value of what stands under the key; of what has come since, if its parts have been deleted for that."""
+    def _whole(self, key: str, value: bytes) -> Optional[bytes]:
+        """The value of what stands under the key; of what has come since, if its parts have been deleted for that. None: it was
+        deleted."""
         end = time.monotonic() + _PART_WAIT_S
-        while value.startswith(_PART):
-            parts = self._parts(key, value)
-            if parts is not None:
-                return b"".join([*parts, _appended_to(value)])
+        while True:
+            whole = self._joined(key, value)
+            if whole is not None:
+                return whole
             now = self._now(key)
-            if now is None or (now == value and time.monotonic() > end):
-                raise _StoreError(f"coordd: key {key!r}: its value was deleted while it was read")
-            value = now
-        return value
-
-    def _parts(self, key: str, value: bytes) -> Optional[List[bytes]]:
-        """None: one of them is not there."""
-        parts: List[bytes] = []
-        for wire in _parts_of(value):
-            part = self._wait_for(key, wire, _SLICE_S)
-            if part is None:
+            if now is None:
                 return None
-            parts.append(part)
-        return parts
+            if now == value and time.monotonic() > end:
+                raise _StoreError(f"coordd: key {key!r}: a part of its value is missing")
+            value = now
+
+    def _joined(self, key: str, value: bytes) -> Optional[bytes]:
+        """What was set or appended small, and the parts of what was large, in their order. None: one of them is not there."""
+        pieces, at = [], 0  # type: List[bytes], int
+        for token in _TOKEN.finditer(value):
+            pieces.append(value[at:token.start()])
+            at = token.end()
+            for wire in _keys_of(token):
+                part = self._wait_for(key, wire, _SLICE_S)
+                if part is None:
+                    return None
+                pieces.append(part)
+        return b"".join([*pieces, value[at:]])
 
     def _forget_parts(self, key: str, value: bytes) -> None:
         """Deletes the parts of what stands nowhere any more."""
-        if value.startswith(_PART):
-            for part in _parts_of(value):
-                self._delete_wire(key, part)
+        for part in _parts_of(value):
+            self._delete_wire(key, part)
 
     def _now(self, key: str) -> Optional[bytes]:
         """What stands under the key; None: nothing."""
@@ -212,8 +225,12 @@ class Store(dist.Store):  # type: ignore[name-defined]
                 raise _StoreError(f"coordd: nobody has set the key {key!r}: {error}") from None
 
     def _get(self, key: str, seconds: float) -> Optional[bytes]:
-        value = self._wait_for(key, self._wire(key), seconds)
-        return None if value is None else self._whole(key, value)
+        end = time.monotonic() + seconds
+        while True:
+            value = self._wait_for(key, self._wire(key), max(end - time.monotonic(), 0.0))
+            whole = None if value is None else self._whole(key, value)
+            if whole is not None or value is None:
+                return whole
 
     def get(self, key):
         value = self._get(key, self.timeout.total_seconds())
@@ -230,46 +247,58 @@ class Store(dist.Store):  # type: ignore[name-defined]
         return total.value
 
     def append(self, key, value):
-        value, wire = _bytes(value), self._wire(key)
-        if len(value) <= _MAX_VALUE_BYTES and not value.startswith(_PART):
-            status = self._append_to(self._worker.pointer, wire, value, len(value), None, self.timeout.total_seconds())
-            if status == 0:
-                return
-            if status != _INVALID_ARGUMENT:  # both together have more bytes than coordd keeps
-                raise self._failed(key)
+        wire = self._wire(key)
+        piece = self._in_parts(key, _bytes(value), _MAX_LITERAL_BYTES)
         end = time.monotonic() + self.timeout.total_seconds()
-        while time.monotonic() < end:
-            before = self._now(key)
-            stored = self._in_parts(key, self._whole(key, before or b"") + value)
-            if self._swap(key, wire, before, stored) == stored:
-                return self._forget_parts(key, before or b"")
-            self._forget_parts(key, stored)
-        raise _StoreError(f"coordd: key {key!r}: others have changed it for {self.timeout.total_seconds():g} s, nothing was appended")
+        try:
+            while True:
+                status = self._append_to(self._worker.pointer, wire, piece, len(piece), None, self.timeout.total_seconds())
+                if status == 0:
+                    return
+                # INVALID_ARGUMENT: both together have more bytes than coordd keeps under a key.
+                if status != _INVALID_ARGUMENT or time.monotonic() > end:
+                    raise self._failed(key)
+                self._make_room(key, wire)
+        except BaseException:
+            self._forget_parts(key, piece)
+            raise
+
+    def _make_room(self, key: str, wire: bytes) -> None:
+        """Puts what has come to 64 KiB under the key into parts, unless others change it just now."""
+        before = self._now(key)
+        if before is None:
+            return
+        begin, size = max(((at, len(text)) for at, text in _literals(before)), key=lambda one: one[1])
+        if 2 * size >= _MAX_VALUE_BYTES:
+            made = self._in_parts(key, before[begin:begin + size], 0)
+            after, old = before[:begin] + made + before[begin + size:], b""
+        else:  # so many tokens
+            whole = self._whole(key, before)
+            after = made = self._in_parts(key, whole or b"", 0)
+            old = before
+        self._forget_parts(key, old if self._swap(key, wire, before, after) == after else made)
 
     def compare_set(self, key, expected_value, desired_value):
         expected, desired = _bytes(expected_value), _bytes(desired_value)
-        # As torch's stores have it: an empty value is expected of a key that is missing, too.
-        accepted: List[Optional[bytes]] = [expected] if expected else [None, b""]
-        if len(expected) > _MAX_VALUE_BYTES or expected.startswith(_PART):
-            found = self._now(key)
-            if found is None:
-                return expected
-            whole = self._whole(key, found)
+        wire = self._wire(key)
+        wanted: Optional[bytes] = expected or None  # torch's stores expect an empty value of a key that is missing, too
+        if len(expected) > _MAX_VALUE_BYTES or _PART in expected:
+            wanted = self._now(key)
+            whole = None if wanted is None else self._whole(key, wanted)
             if whole != expected:
-                return whole
-            accepted = [found]
-        wire, stored = self._wire(key), self._in_parts(key, desired)
-        for wanted in accepted:
+                return expected if whole is None else whole
+        stored = self._in_parts(key, desired)
+        while True:
             now = self._swap(key, wire, wanted, stored)
-            if now is None:
+            if now == stored:
+                self._forget_parts(key, wanted if wanted is not None and wanted != stored else b"")
+                return desired
+            whole = None if now is None else self._whole(key, now)
+            if whole == expected and now != wanted:  # it stands there in parts, or is empty
+                wanted = now
+            elif now is None or whole is not None:
                 self._forget_parts(key, stored)
-                return expected
-            if not now and stored and wanted is None:
-                continue  # it is there, and empty
-            break
-        if now != stored:
-            self._forget_parts(key, stored)
-        return self._whole(key, now or b"")
+                return expected if now is None else whole
 
     def delete_key(self, key):
         wire, value = self._wire(key), self._now(key)
@@ -313,7 +342,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(", ".join(keys))
         values, at = [], 0
         for key, size in zip(keys, sizes):
-            values.append(self._whole(key, memoryview(buffer)[at:at + size].tobytes()))
+            whole = self._whole(key, memoryview(buffer)[at:at + size].tobytes())
+            values.append(self.get(key) if whole is None else whole)
             at += size
         return values
 
