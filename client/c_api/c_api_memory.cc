@@ -1,7 +1,9 @@
 // Memory for collectives.
 #include "absl/strings/str_cat.h"
 #include "client/c_api/c_api_internal.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "worker/api/device_memory.h"
 
 extern "C" {
 
@@ -81,6 +83,32 @@ coordd_status_t coordd_unregister_device(coordd_worker_t* worker, int32_t proces
     return worker->worker->UnregisterDeviceMemory(coordd::ProcessSetId{process_set}, memory,
                                                   timeout);
   });
+}
+
+coordd_status_t coordd_alloc_device(int32_t device_index, int64_t size_bytes, void** memory) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (memory == nullptr) return coordd::NullArgument("memory");
+    *memory = nullptr;
+    COORDD_ASSIGN_OR_RETURN(*memory, coordd::AllocateDeviceMemory(device_index, size_bytes));
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t coordd_free_device(void* memory) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    return memory == nullptr ? absl::OkStatus() : coordd::FreeDeviceMemory(memory);
+  });
+}
+
+void* coordd_torch_alloc(ptrdiff_t size_bytes, int device_index, void*) {
+  void* memory = nullptr;
+  if (coordd_alloc_device(device_index, size_bytes, &memory) != COORDD_OK)
+    COORDD_LOG(kWarning, "no memory for torch: ", coordd_last_error());
+  return memory;
+}
+
+void coordd_torch_free(void* memory, ptrdiff_t, int, void*) {
+  if (coordd_free_device(memory) != COORDD_OK) COORDD_LOG(kWarning, coordd_last_error());
 }
 
 }  // extern "C"

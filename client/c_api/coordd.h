@@ -49,7 +49,7 @@
  * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
  * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
  * revision 21 the option settling_window_seconds; 22 coordd_comm_send_async, _receive_async; 23
- * coordd_comm_alltoallv; 24 coordd_comm_withdraw; 25 coordd_(un)register_device (memory.h).
+ * coordd_comm_alltoallv; 24 coordd_comm_withdraw; 25 and 26 memory of GPUs (memory.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -68,7 +68,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 25
+#define COORDD_ABI_VERSION 26
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

@@ -82,17 +82,41 @@ COORDD_API coordd_status_t coordd_unregister(coordd_worker_t* worker, void* memo
 
 /* --- memory of GPUs ---------------------------------------------------------------------------
  *
- * NCCL moves from and to buffers of its own unless it knows the program's memory. What is reduced
+ * Memory that NCCL has allocated (ncclMemAlloc), which is what the switch of NVLink reduces in
+ * place once it is registered (below). It belongs to the process: no worker is needed, and it
+ * outlives them. */
+
+/* `size_bytes` (at least 1) of the device that the process calls `device_index`, valid until
+ * coordd_free_device; NCCL rounds it up to its granularity, 2 MiB and more. Waits for the driver.
+ * Thread-safe. INVALID_ARGUMENT; UNIMPLEMENTED: coordd was built without NCCL, or NCCL is one
+ * before 2.19; NOT_FOUND, UNAVAILABLE: there is no driver, or no NCCL, and why;
+ * RESOURCE_EXHAUSTED. *memory is NULL then. */
+COORDD_API coordd_status_t coordd_alloc_device(int32_t device_index, int64_t size_bytes,
+                                               void** memory);
+
+/* Nothing on the device uses it, and no set has it registered. NULL is allowed, and nothing.
+ * INVALID_ARGUMENT: it is not what coordd_alloc_device has returned. */
+COORDD_API coordd_status_t coordd_free_device(void* memory);
+
+/* The same two as torch.cuda.memory.CUDAPluggableAllocator calls them, for a torch.cuda.MemPool;
+ * coordd.torch.mem_pool() makes one. NULL: none, and why is a warning of the log. `stream`: not
+ * used. */
+COORDD_API void* coordd_torch_alloc(ptrdiff_t size_bytes, int device_index, void* stream);
+COORDD_API void coordd_torch_free(void* memory, ptrdiff_t size_bytes, int device_index,
+                                  void* stream);
+
+/* NCCL moves from and to buffers of its own unless it knows the program's memory. What is reduced
  * again and again (buckets of gradients, the segments of a torch.cuda.MemPool) can be registered
  * with the communicators of a process set:
  *
+ *     coordd_alloc_device(device, bytes, &bucket);
  *     coordd_register_device(worker, 0, device, bucket, bytes, 0);
  *     ... collectives on the bucket ...
  *     coordd_unregister_device(worker, 0, bucket, 0);
- *     cudaFree(bucket);
+ *     coordd_free_device(bucket);
  *
- * It ends with the generation: register anew in the next one. COORDD_GPU_REGISTER=0 on any rank
- * leaves all of it out. */
+ * cudaMalloc's memory can be registered, too. It ends with the generation: register anew in the
+ * next one. COORDD_GPU_REGISTER=0 on any rank leaves all of it out. */
 
 /* Collective: all ranks of the set call it, in one order with other calls of it, each with memory
  * of its own device, `size_bytes` of it (at least 1). Waits for the others, and for what was

@@ -8,8 +8,8 @@ namespace coordd {
 
 using Environment = std::map<std::string, std::string>;
 
-// A copy of this process's environment. Called by main(), and by the C API's init on behalf of its
-// caller.
+// A copy of this process's environment. Called by main(), and on behalf of the C API's caller by
+// its init and where it asks for memory of a GPU.
 Environment ReadEnvironment();
 
 // The value of a variable; empty when it is not set.

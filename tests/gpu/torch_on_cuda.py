@@ -36,7 +36,8 @@ def averages_and_registered_memory(device, total):
             check(torch.all(hvd.allreduce(tensor, op=hvd.Average) == total), f"average of {elements} {dtype}")
             halved = hvd.allreduce(tensor, op=hvd.Average, prescale_factor=0.5)
             check(torch.all(halved * 2 == total), f"average of {elements} {dtype} with a prescale factor")
-    bucket = torch.empty(1 << 22, device=device)
+    with torch.cuda.use_mem_pool(hvd.mem_pool()):
+        bucket = torch.empty(1 << 22, device=device)
     hvd.register_memory(bucket)
     for _ in range(3):
         bucket.fill_(hvd.rank() + 1)

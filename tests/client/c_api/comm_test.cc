@@ -190,6 +190,10 @@ void TestMemory(coordd::Worker& worker, Comm& comm, bool maps) {
   CHECK(coordd_alloc(handle, 0, &memory) == COORDD_INVALID_ARGUMENT && memory == nullptr);
   CHECK(coordd_alloc(handle, int64_t{1} << 50, &memory) == COORDD_RESOURCE_EXHAUSTED);
   CHECK(coordd_free(handle, nullptr) == COORDD_OK);
+  memory = elsewhere.data();
+  CHECK(coordd_alloc_device(0, 0, &memory) == COORDD_INVALID_ARGUMENT && memory == nullptr);
+  CHECK(coordd_free_device(elsewhere.data()) == COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_free_device(nullptr) == COORDD_OK);
   coordd::Memory<char> block = worker.Allocate<char>(5000);
   const coordd_status_t inside = maps ? COORDD_OK : COORDD_FAILED_PRECONDITION;
   CHECK(coordd_register(handle, block.data() + 4000, 1000) == inside);

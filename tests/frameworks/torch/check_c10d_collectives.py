@@ -60,6 +60,13 @@ def check_pools_of_memory_are_of_all_ranks_and_of_a_gpu():
     refused(Exception, "device", lambda: backend().register_mem_pool(Pool(1)))
 
 
+@on_host
+def check_the_allocator_of_pools_is_there_where_torch_has_pools():
+    if not hasattr(torch.cuda, "MemPool"):
+        return refused(NotImplementedError, "expected torch 2.5", lambda: backend().mem_allocator)
+    assert type(backend().mem_allocator).__name__.endswith("Allocator"), type(backend().mem_allocator)
+
+
 def check_operators():
     rank, size = ranks()
     for op, expected in ((OPS.SUM, sum(range(1, size + 1))), (OPS.MAX, size), (OPS.MIN, 1), (OPS.BAND, 0), (OPS.BOR, None),

@@ -124,7 +124,7 @@ def check_a_pool_of_memory_is_registered_with_nccl():
     if not hasattr(getattr(torch.cuda, "MemPool", None), "snapshot"):
         return
     rank, size = ranks()
-    pool = torch.cuda.MemPool()
+    pool = torch.cuda.MemPool(backend().mem_allocator)
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.empty(1 << 21)
     backend().register_mem_pool(pool)

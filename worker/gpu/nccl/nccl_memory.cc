@@ -7,8 +7,12 @@
 namespace coordd {
 
 bool NcclMemory::Available(const NcclFunctions& nccl) {
-  return nccl.MemAlloc != nullptr && nccl.MemFree != nullptr &&
-         nccl.CommWindowRegister != nullptr && nccl.CommWindowDeregister != nullptr;
+  return nccl.MemAlloc != nullptr && nccl.MemFree != nullptr;
+}
+
+bool NcclMemory::CanBeWindows(const NcclFunctions& nccl) {
+  return Available(nccl) && nccl.CommWindowRegister != nullptr &&
+         nccl.CommWindowDeregister != nullptr;
 }
 
 absl::StatusOr<std::shared_ptr<NcclMemory>> NcclMemory::Allocate(

@@ -1,4 +1,5 @@
-// Memory that NCCL allocates: symmetric windows are of nothing else. (io)
+// Memory that NCCL allocates: symmetric windows are of nothing else, nor what NVLink's switch
+// reduces in place. (io)
 #pragma once
 
 #include <cstddef>
@@ -14,12 +15,12 @@ namespace coordd {
 
 class NcclMemory {
  public:
-  // Whether the library has what windows need (2.27).
-  static bool Available(const NcclFunctions& nccl);
+  static bool Available(const NcclFunctions& nccl);     // 2.19
+  static bool CanBeWindows(const NcclFunctions& nccl);  // 2.27
   // RESOURCE_EXHAUSTED: NCCL's words. REQUIRES: Available.
   static absl::StatusOr<std::shared_ptr<NcclMemory>> Allocate(std::shared_ptr<NcclRuntime> runtime,
                                                               int32_t device, int64_t size_bytes);
-  ~NcclMemory();  // REQUIRES: no communicator has a window of it
+  ~NcclMemory();  // REQUIRES: no communicator knows it
   NcclMemory(const NcclMemory&) = delete;
   NcclMemory& operator=(const NcclMemory&) = delete;
 

@@ -128,7 +128,7 @@ int64_t DeviceAgreements::WindowBytes(const std::shared_ptr<NcclRuntime>& nccl, 
   MutexLock lock(&mu_);
   if (!window_.has_value()) {
     window_.emplace(nullptr);
-    if (NcclMemory::Available(nccl->nccl.functions)) {
+    if (NcclMemory::CanBeWindows(nccl->nccl.functions)) {
       auto made = NcclMemory::Allocate(nccl, device, options_.BufferBytes());
       if (made.ok()) window_ = *std::move(made);
       if (!made.ok()) COORDD_LOG(kWarning, "no symmetric windows: ", made.status().message());

@@ -1,12 +1,17 @@
 """GPU memory that is reduced again and again, such as flat buckets of gradients.
 
-    bucket = torch.empty(1 << 26, device="cuda")
+    pool = hvd.mem_pool()
+    with torch.cuda.use_mem_pool(pool):                # NCCL's own memory, for NVLink's switch
+        bucket = torch.empty(1 << 26, device="cuda")
     hvd.register_memory(bucket)                        # all ranks, outside of the steps
     ... hvd.allreduce_(bucket) ...
     hvd.unregister_memory(bucket)                      # before it is freed
 """
 
+import functools
 from ctypes import c_double, c_int32, c_int64, c_void_p
+
+from typing import Any
 
 import torch
 
@@ -14,6 +19,28 @@ from coordd import _basics, _library, _native
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._layout import address
 from coordd.torch._submit import set_number, size_bytes
+
+
+@functools.lru_cache(maxsize=None)
+def _allocator() -> Any:
+    if not hasattr(torch.cuda, "MemPool"):
+        raise NotImplementedError(f"mem_pool: torch {torch.__version__} has no torch.cuda.MemPool, expected torch 2.5 or later")
+    library = _library.library()
+    library.function("coordd_torch_alloc")  # an older library has none
+    return torch.cuda.memory.CUDAPluggableAllocator(library.path, "coordd_torch_alloc", "coordd_torch_free")
+
+
+def mem_allocator() -> Any:
+    """What torch.cuda.MemPool takes: allocates by NCCL (ncclMemAlloc). Keep to pools: each allocation is at least 2 MiB and waits
+    for the driver. NotImplementedError: torch before 2.5. Where NCCL has none torch raises OutOfMemoryError, and coordd's log says
+    why (no NCCL, or one before 2.19)."""
+    return _allocator().allocator()
+
+
+def mem_pool() -> Any:
+    """A new torch.cuda.MemPool of mem_allocator(), for `with torch.cuda.use_mem_pool(pool)`. Only such memory, registered by all
+    ranks, is what the switch of NVLink reduces in place. Errors as mem_allocator(); RuntimeError: torch's, where it has no GPU."""
+    return torch.cuda.MemPool(mem_allocator())
 
 
 def register_memory(tensor: torch.Tensor, process_set: ProcessSet = global_process_set, timeout: float = 0.0) -> None:

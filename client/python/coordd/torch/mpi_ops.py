@@ -21,7 +21,7 @@ from coordd.process_sets import ProcessSet, add_process_set, global_process_set,
 from coordd.torch._exchanges import (allgather, allgather_async, allgather_into_tensor, allgather_into_tensor_async,
                                      alltoall, alltoall_async, barrier, broadcast, broadcast_, broadcast_async,
                                      broadcast_async_, grouped_allgather, grouped_allgather_async, join)
-from coordd.torch._gpu_memory import register_memory, unregister_memory
+from coordd.torch._gpu_memory import mem_allocator, mem_pool, register_memory, unregister_memory
 from coordd.torch._graphs import check_graphs, prepare_graphs
 from coordd.torch._handles import poll, synchronize
 from coordd.torch._reductions import (allreduce, allreduce_, allreduce_async, allreduce_async_, grouped_allreduce,
@@ -43,5 +43,6 @@ __all__ = [
     "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
     "grouped_allreduce_async", "grouped_allreduce_async_", "reduce_scatter_tensor", "reduce_scatter_tensor_async",
     "reducescatter", "reducescatter_async", "sparse_allreduce_async", "grouped_reducescatter",
-    "grouped_reducescatter_async", "prepare_graphs", "check_graphs", "register_memory", "unregister_memory", "gather",
+    "grouped_reducescatter_async", "prepare_graphs", "check_graphs", "mem_allocator", "mem_pool", "register_memory",
+    "unregister_memory", "gather",
     "gather_async", "irecv", "isend", "recv", "reduce", "reduce_async", "send"]

@@ -8,12 +8,18 @@ from torch._C import _distributed_c10d as c10d
 
 from coordd import _library, _native
 from coordd.exceptions import CoorddError
+from coordd.torch._gpu_memory import mem_allocator
 from coordd.torch.distributed._calls import Calls
 from coordd.torch.distributed._errors import as_backend_error
 
 
 class MemoryPools(Calls):
     """Mixin of a group."""
+
+    @property
+    def mem_allocator(self) -> Any:
+        """For `torch.cuda.MemPool(backend.mem_allocator)`, as torch's own NCCL backend has it: memory of NCCL's."""
+        return mem_allocator()
 
     def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
         """Collective: NCCL may move from and to the segments that the pool has now, without a copy of its own, until

@@ -1,0 +1,20 @@
+// Memory of GPUs that programs have of coordd. Of a process: no worker is needed, and it outlives
+// them.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace coordd {
+
+// What NCCL allocates, for Worker::RegisterDeviceMemory. Thread-safe. UNIMPLEMENTED: this build has
+// no NCCL, or NCCL is one before 2.19; NOT_FOUND, UNAVAILABLE: no driver, or no NCCL, and why;
+// INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
+absl::StatusOr<void*> AllocateDeviceMemory(int32_t device, int64_t size_bytes);
+// REQUIRES: nothing on a device uses it, and no set has it registered. INVALID_ARGUMENT: the
+// former has not given it.
+absl::Status FreeDeviceMemory(const void* memory);
+
+}  // namespace coordd

@@ -1,0 +1,52 @@
+#include "worker/gpu/nccl/program_allocations.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace coordd {
+
+absl::StatusOr<void*> ProgramAllocations::Allocate(int32_t device, int64_t size_bytes) {
+  if (size_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("size_bytes is ", size_bytes, ", expected 1 or more"));
+  }
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<NcclRuntime> runtime, Runtime());
+  const int32_t count = runtime->device->device_count();
+  if (device < 0 || device >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device ", device, " is none of this process's, which are 0 to ", count - 1));
+  }
+  if (!NcclMemory::Available(runtime->nccl.functions)) {
+    return absl::UnimplementedError(absl::StrCat("NCCL is ", NcclVersionText(runtime->nccl.version),
+                                                 ", expected 2.19 or later"));
+  }
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<NcclMemory> memory,
+                          NcclMemory::Allocate(std::move(runtime), device, size_bytes));
+  void* const begin = memory->span().data();
+  MutexLock lock(&mu_);
+  memory_[begin] = std::move(memory);
+  return begin;
+}
+
+absl::Status ProgramAllocations::Free(const void* memory) {
+  std::shared_ptr<NcclMemory> freed;  // behind the lock: it may wait for the device
+  MutexLock lock(&mu_);
+  const auto found = memory_.find(memory);
+  if (found == memory_.end()) {
+    return absl::InvalidArgumentError(
+        "memory that coordd_alloc_device has not given, or that is freed already");
+  }
+  freed = std::move(found->second);
+  memory_.erase(found);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<NcclRuntime>> ProgramAllocations::Runtime() {
+  MutexLock lock(&mu_);
+  if (!runtime_.has_value()) runtime_ = open_();
+  return *runtime_;
+}
+
+}  // namespace coordd
