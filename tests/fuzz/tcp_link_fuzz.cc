@@ -56,6 +56,7 @@ class Rank {
     for (size_t i = 0; i < count; ++i) size += parts[i].iov_len;
     link_.Wrote(std::min(size, at_most), at_most % 2 == 0);
   }
+  void AskForHeld() { link_.AskForHeld(); }
   // Of who encrypts: how the records that follow are cut and changed on the way.
   void Choose(uint8_t how) { how_ = how; }
   bool Hear(const uint8_t* bytes, size_t size) {
@@ -167,6 +168,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     at += 2;
     if (step < 60) {
       rank.Begin(what % 96);
+    } else if (step < 64) {
+      rank.AskForHeld();
     } else if (step < 72) {
       rank.Choose(what);
     } else if (step < 96) {

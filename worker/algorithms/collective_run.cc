@@ -208,13 +208,15 @@ void CollectiveRun::OnOperand(size_t index, int64_t segment,
 
 int64_t CollectiveRun::SegmentsOf(int64_t size_bytes) const {
   // An empty message is one segment: barriers consist of them.
-  return std::max<int64_t>(1, (size_bytes + options_.segment_bytes - 1) / options_.segment_bytes);
+  const int64_t segment_bytes = options_.SegmentBytesOf(size_bytes);
+  return std::max<int64_t>(1, (size_bytes + segment_bytes - 1) / segment_bytes);
 }
 
 BufferRange CollectiveRun::Segment(const BufferRange& slice, int64_t segment) const {
-  const int64_t begin = segment * options_.segment_bytes;
+  const int64_t segment_bytes = options_.SegmentBytesOf(slice.size_bytes);
+  const int64_t begin = segment * segment_bytes;
   return {slice.buffer, slice.offset_bytes + begin,
-          std::min(options_.segment_bytes, slice.size_bytes - begin)};
+          std::min(segment_bytes, slice.size_bytes - begin)};
 }
 
 absl::Span<const std::byte> CollectiveRun::Read(const BufferRange& slice) const {

@@ -35,6 +35,13 @@ struct RunOptions {
   // elements of every dtype); 256 KiB: what UCX over TCP sends as one message without a rendezvous
   // (UcxContext), and where that is read it is still in the second-level cache.
   int64_t segment_bytes = int64_t{256} << 10;
+  // Of transfers of at least so much, in a schedule that combines nothing; 0: as of others.
+  int64_t moved_segment_bytes = 0;
+
+  int64_t SegmentBytesOf(int64_t transfer_bytes) const {
+    const bool at_once = moved_segment_bytes > 0 && transfer_bytes >= moved_segment_bytes;
+    return at_once ? moved_segment_bytes : segment_bytes;
+  }
 };
 
 // A schedule over a Transport.

@@ -411,7 +411,10 @@ void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   const int32_t size = group.layout.size();
   TransferSchedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size, &group.grid);
   const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
-  const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options_.run);
+  RunOptions run = options_.run;
+  if (args.kind == CollectiveKind::kBroadcast)
+    run.moved_segment_bytes = options_.broadcast_segment_bytes;
+  const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, run);
   if (lane.memory.size_bytes() < scratch_bytes + segment_bytes)
     lane.memory = AlignedBuffer(scratch_bytes + segment_bytes);
   const absl::Span<std::byte> memory = lane.memory.span();
@@ -424,7 +427,7 @@ void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   }
   lane.run = std::make_unique<CollectiveRun>(std::move(schedule), args.dtype, args.op,
                                              Tag{args.lane, args.sequence}, buffers, *transport_,
-                                             options_.run, group.members);
+                                             run, group.members);
   if (!enough) {
     lane.run->Fail(absl::ResourceExhaustedError(absl::StrCat(
         "no memory for ", scratch_bytes + segment_bytes, " bytes of scratch of a collective")));

@@ -42,25 +42,35 @@ absl::Status MessageLink::SizeStatus(uint64_t size_bytes, uint64_t expected_byte
 void MessageLink::Send(TcpOperation& operation) {
   ++pending_;
   if (!ended_.ok()) return Finish(operation, ended_);
-  const FrameHeader header{FrameKind::kSmall, operation.tag, operation.size_bytes};
   if (IsSmall(operation.size_bytes)) {
-    const uint64_t cost = CostOf(operation.size_bytes);
-    if (sent_cost_ - proven_cost_ + cost <= kUnprovenBytesMax) {
-      sent_cost_ += cost;
-      return outbox_.Push(header, operation);
-    }
-    outbox_.Push({FrameKind::kAsk, header.tag, header.size_bytes});
-    return table_.Of(operation.tag).asking_sends.Push(operation);
+    if (is_holding() || !SendSmall(operation)) held_.Push(operation);
+    return;
   }
+  const FrameHeader header{FrameKind::kData, operation.tag, operation.size_bytes};
   EarlyReady* const early = table_.Take(operation.tag, &TagQueues::early);
   if (early == nullptr) return table_.Of(operation.tag).large_sends.Push(operation);
   --early_;
   const size_t expected_bytes = early->size_bytes;
   memory_.readies().GiveBack(*early);
-  if (expected_bytes == operation.size_bytes)
-    return outbox_.Push({FrameKind::kData, header.tag, header.size_bytes}, operation);
+  if (expected_bytes == operation.size_bytes) return outbox_.Push(header, operation);
   outbox_.Push({FrameKind::kOtherSize, header.tag, header.size_bytes});
   Finish(operation, SizeStatus(operation.size_bytes, expected_bytes));
+}
+
+// Unless the peer might have to keep too much.
+bool MessageLink::SendSmall(TcpOperation& operation) {
+  const uint64_t cost = CostOf(operation.size_bytes);
+  if (sent_cost_ - proven_cost_ + cost > kUnprovenBytesMax) return false;
+  sent_cost_ += cost;
+  outbox_.Push({FrameKind::kSmall, operation.tag, operation.size_bytes}, operation);
+  return true;
+}
+
+void MessageLink::AskForHeld() {
+  while (TcpOperation* const held = held_.Pop()) {
+    outbox_.Push({FrameKind::kAsk, held->tag, held->size_bytes});
+    table_.Of(held->tag).asking_sends.Push(*held);
+  }
 }
 
 void MessageLink::Receive(TcpOperation& operation) {
@@ -138,7 +148,8 @@ void MessageLink::End(const absl::Status& status) {
   ended_ = status;
   auto end = [this](TcpOperation& operation) { Finish(operation, ended_); };
   outbox_.Drop(end);
-  while (TcpOperation* const written = written_.Pop()) end(*written);
+  for (NodeQueue<TcpOperation>* const queue : {&written_, &held_})
+    while (TcpOperation* const operation = queue->Pop()) end(*operation);
   if (receiving_ != nullptr) end(*std::exchange(receiving_, nullptr));
   if (KeptSmall* const kept = std::exchange(keeping_, nullptr); kept != nullptr) {
     // The rest of it does not come: who receives it ends as with one that its sender still has.
@@ -281,6 +292,7 @@ absl::Status MessageLink::HearTaken(const FrameHeader& header) {
   if (header.size_bytes > sent_cost_ || header.size_bytes < proven_cost_)
     return Unexpected("an account of what was taken", header);
   proven_cost_ = header.size_bytes;
+  while (is_holding() && SendSmall(*held_.first())) held_.Pop();
   return absl::OkStatus();
 }
 

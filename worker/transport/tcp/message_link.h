@@ -14,10 +14,11 @@
 namespace coordd {
 
 // A small message is sent at once, as long as the peer does not have to keep more than
-// kUnprovenBytesMax; beyond that it is asked for. A large one is sent when the peer says that its
-// receive is there, and so is read to where it belongs; who receives says that at once, so that no
-// round trip is lost where the receive comes first. What the peer says is checked against what was
-// said to it, and against the bounds.
+// kUnprovenBytesMax; beyond that it is held until the peer has taken more. What it keeps may have
+// to wait for what is held: so its owner says after a while that this is to be asked for. A large
+// one is sent when the peer says that its receive is there, and so is read to where it belongs; who
+// receives says that at once, so that no round trip is lost where the receive comes first. What the
+// peer says is checked against what was said to it, and against the bounds.
 //
 // Operations may be begun before there is a connection. One thread uses it.
 class MessageLink final : public FrameSink {
@@ -40,6 +41,12 @@ class MessageLink final : public FrameSink {
 
   void Send(TcpOperation& operation);
   void Receive(TcpOperation& operation);
+  // Whether small messages wait for the peer to take others.
+  bool is_holding() const { return !held_.empty(); }
+  // It may wait for one of these: it is asked for each.
+  void AskForHeld();
+  // How much of this rank's small messages the peer does not keep any more.
+  uint64_t proven_cost() const { return proven_cost_; }
   // Ends all that is pending, and all that comes later, but for receives of what has come before.
   // Nothing is read from or written to memory of operations any more.
   void End(const absl::Status& status);
@@ -65,6 +72,7 @@ class MessageLink final : public FrameSink {
   static bool IsSmall(uint64_t size_bytes) { return size_bytes <= kSmallBytesMax; }
   static bool IsRoomy(uint64_t size_bytes) { return size_bytes > kAsideBytesMax; }
   TcpOperation* TakeSmall(uint64_t tag);
+  bool SendSmall(TcpOperation& operation);
   static uint64_t CostOf(uint64_t size_bytes) { return size_bytes + kMessageCost; }
   void Finish(TcpOperation& operation, absl::Status status);
   void Announce(TcpOperation& operation);
@@ -88,6 +96,7 @@ class MessageLink final : public FrameSink {
   MessageTable table_;
   Outbox outbox_;
   NodeQueue<TcpOperation> written_;  // sends that have not left yet
+  NodeQueue<TcpOperation> held_;
   FrameReader reader_{*this};
   TcpOperation* receiving_ = nullptr;        // whose payload is coming; nullptr: nobody's,
   KeptSmall* keeping_ = nullptr;             // or this one's

@@ -20,6 +20,9 @@ constexpr absl::Duration kAddressTimeout = absl::Seconds(10);
 // How often it is looked at who keeps this rank waiting, and after how many turns the clock is.
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
 constexpr uint32_t kTurnsPerClock = 32;
+// Who receives what was sent says so sooner, over any network. Who waits for something else first
+// says nothing.
+constexpr absl::Duration kHeldPatience = absl::Milliseconds(10);
 // For what is still here to leave; a peer that hangs must not hold up this rank's end.
 constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(1);
 // So many connections are read without asking first which of them have something; the others are
@@ -148,7 +151,10 @@ bool TcpTransport::Progress() {
     moved |= FlushAll();
     if (IsToLook()) moved |= Poll();
     moved |= FlushAll();  // what was asked for
-    if (turns_.all % kTurnsPerClock == 0 && memory_.pending() > 0) WatchPeers();
+    if (turns_.all % kTurnsPerClock == 0 && memory_.pending() > 0) {
+      WatchPeers();
+      AskForHeld();
+    }
   }
   moved |= memory_.has_ended();
   memory_.CallEnded();
@@ -354,6 +360,24 @@ void TcpTransport::WatchPeers() {
                                  .connects = peer->stream == nullptr};
     const std::optional<std::string> silent = peer->watched.Look(news, now);
     if (silent.has_value()) Lose(*peer, Loss::kSilent, *silent);
+  }
+}
+
+void TcpTransport::AskForHeld() {
+  for (Peer* const peer : connected_) {
+    if (!peer->link.is_holding()) {
+      peer->ask_at = absl::InfiniteFuture();
+      continue;
+    }
+    const absl::Time now = clock_.Now();
+    const uint64_t proven = peer->link.proven_cost();
+    if (std::exchange(peer->held_proven, proven) != proven ||
+        peer->ask_at == absl::InfiniteFuture()) {
+      peer->ask_at = now + kHeldPatience;
+    } else if (now >= peer->ask_at) {
+      peer->link.AskForHeld();
+      WantsFlush(*peer);
+    }
   }
 }
 

@@ -72,6 +72,8 @@ class TcpTransport final : public Transport {
     bool has_moved = false;             // something has come since the last look
     HostPort address;                   // where its end of the stream is; port 0: nowhere yet
     WatchedPeer watched;
+    uint64_t held_proven = 0;  // MessageLink::proven_cost() when messages to it began to be held,
+    absl::Time ask_at = absl::InfiniteFuture();  // and until when that may change
   };
   // Of a peer: its connection has ended, it has said what it may not, it does not answer.
   enum class Loss { kEnded, kWrong, kSilent };
@@ -98,6 +100,7 @@ class TcpTransport final : public Transport {
   void KeepEvents(Peer& peer, bool is_blocked);
   void Lose(Peer& peer, Loss loss, std::string why);
   void WatchPeers();
+  void AskForHeld();
   void DropEverything(const absl::Status& status);
   void SayGoodbye();
 

@@ -140,9 +140,9 @@ TEST(MessageLink, ExpectsMuchAsLongAsALongMessageIsToBeReceived) {
   EXPECT_TRUE(a.link.expects_much());
 }
 
-TEST(MessageLink, AsksBeforeItSendsMoreThanThePeerKeeps) {
+TEST(MessageLink, HoldsWhatThePeerWouldHaveToKeepUntilThatHasTakenMore) {
   Pair pair;
-  constexpr int kMessages = 600;  // of 16 KiB: more than the bound
+  constexpr int kMessages = 60;  // of 256 KiB: more than the bound
   std::deque<Bytes> sent, received;
   std::vector<size_t> sends;
   for (int i = 0; i < kMessages; ++i)
@@ -150,14 +150,57 @@ TEST(MessageLink, AsksBeforeItSendsMoreThanThePeerKeeps) {
   pair.Talk();
   EXPECT_TRUE(pair.a.ended(sends.front()));
   EXPECT_FALSE(pair.a.ended(sends.back()));
+  EXPECT_TRUE(pair.a.link.is_holding());
+  // In its order, also what there would be room for.
+  const Bytes tiny = Filled(1, 3);
+  sends.push_back(pair.a.Send(3, tiny));
+  pair.Talk();
+  EXPECT_FALSE(pair.a.ended(sends.back()));
   for (int i = 0; i < kMessages; ++i) pair.b.Receive(3, received.emplace_back(kSmallBytesMax));
+  Bytes tiny_here(1);
+  pair.b.Receive(3, tiny_here);
   pair.Talk();
   EXPECT_EQ(received, sent);
+  EXPECT_EQ(tiny_here, tiny);
+  EXPECT_FALSE(pair.a.link.is_holding());
   for (const size_t send : sends) EXPECT_EQ(*pair.a.Status(send), absl::OkStatus());
   // What was taken is room again.
   const size_t later = pair.a.Send(4, sent.front());
   pair.Talk();
   EXPECT_TRUE(pair.a.ended(later));
+}
+
+// What the peer keeps is received behind what is held.
+TEST(MessageLink, AsksForWhatIsHeldWhereThePeerTakesNothing) {
+  Pair pair;
+  std::deque<Bytes> sent;
+  for (uint64_t bytes = 0; bytes <= MessageLink::kUnprovenBytesMax; bytes += kSmallBytesMax)
+    pair.a.Send(3, sent.emplace_back(Filled(kSmallBytesMax, 1)));
+  const Bytes first = Filled(100, 4);
+  const size_t held = pair.a.Send(4, first);
+  Bytes first_here(first.size());
+  pair.b.Receive(4, first_here);
+  pair.Talk();
+  EXPECT_FALSE(pair.a.ended(held));
+  pair.a.link.AskForHeld();
+  EXPECT_FALSE(pair.a.link.is_holding());
+  pair.Talk();
+  EXPECT_EQ(*pair.a.Status(held), absl::OkStatus());
+  EXPECT_EQ(first_here, first);
+  // One that was asked for is received in its order, too.
+  std::deque<Bytes> received;
+  for (size_t i = 0; i < sent.size(); ++i) pair.b.Receive(3, received.emplace_back(kSmallBytesMax));
+  pair.Talk();
+  EXPECT_EQ(received, sent);
+}
+
+TEST(MessageLink, EndsWhatIsHeldWithThePeer) {
+  End a(Rank{1});
+  const Bytes payload = Filled(kSmallBytesMax, 1);
+  size_t last = 0;
+  while (!a.link.is_holding()) last = a.Send(5, payload);
+  a.link.End(absl::UnavailableError("gone"));
+  EXPECT_EQ(*a.Status(last), absl::UnavailableError("gone"));
 }
 
 TEST(MessageLink, SaysBothOfWhichSizeAMessageIs) {
