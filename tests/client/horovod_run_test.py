@@ -91,7 +91,21 @@ class HorovodRunTest(RunCase):
         self.assertIn("run() got an unexpected argument 'colour'", text)
 
 
+    def test_what_is_no_number_of_workers_is_refused_by_the_name_that_was_given(self):
+        for name in ("np", "num_proc", "min_np", "max_num_proc", "slots"):
+            status, _, text = self.results(f"run(place, **{{'{name}': 0}})")
+            self.assertNotEqual(status, 0)
+            self.assertIn(f"{name} is 0: expected a number of workers, a whole one from 1", text)
+
+
 class RunTest(RunCase):
+    def test_what_is_no_number_of_workers_is_refused_before_anything_is_started(self):
+        for name in ("np", "min_np", "max_np"):
+            for count in ("0", "-1", "1.5", "'2'", "True"):
+                status, _, text = self.results(f"coordd.run(place, {name}={count}, coordrun=['--no-such-flag'])")
+                self.assertNotEqual(status, 0)
+                self.assertIn(f"{name} is {count}: expected a number of workers, a whole one from 1", text)
+
     def test_processes_of_this_machine(self):
         for expression in ('coordd.run(place, ["!"], np=2)', 'coordd.run(place, ["!"], hosts="localhost:2")',
                            'coordd.run(place, ["!"], hosts=["localhost:2"], start_timeout_s=30, coordrun=["--verbose"])'):

@@ -64,8 +64,9 @@ class Dask(unittest.TestCase):
     def test_wrong_use_is_said(self):
         with self.assertRaisesRegex(HorovodInternalError, "4 workers are needed, and the cluster has 3"):
             coordd.dask.run(ranks, num_proc=4)
-        with self.assertRaises(ValueError):
-            coordd.dask.run(ranks, num_proc=0)
+        for count in (0, -1, 1.5, "2", True):
+            with self.subTest(count), self.assertRaisesRegex(ValueError, f"num_proc is {count!r}: expected a number of workers"):
+                coordd.dask.run(ranks, num_proc=count)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from coordd._arguments import workers_if_given
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 
 try:
@@ -45,10 +46,11 @@ def run(func: Callable, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, 
     allocations. coordrun: more of its flags. python: the interpreter.
 
     What the processes print is shown as it comes, with their ranks. Blocks until they have ended; an interrupt ends them.
-    HorovodInternalError: a process failed; it names the first one's rank and error. InvalidArgumentError: there is no coordrun, or
-    other processes cannot find `func`.
+    HorovodInternalError: a process failed; it names the first one's rank and error. InvalidArgumentError: a number of
+    workers is none, there is no coordrun, or other processes cannot find `func`.
     """
     flags = list(coordrun)
+    np, min_np, max_np = workers_if_given("np", np), workers_if_given("min_np", min_np), workers_if_given("max_np", max_np)
     for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np), ("--start-timeout", start_timeout_s),
                         ("--output-dir", output_dir)):
         if value is not None:

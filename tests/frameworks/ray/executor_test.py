@@ -85,6 +85,10 @@ class Executor(RayCase):
                           {"num_hosts": 2, "min_workers": 1}):
             with self.subTest(arguments), self.assertRaises(ValueError):
                 RayExecutor(**arguments)
+        for name in ("num_workers", "num_hosts", "num_workers_per_host", "min_workers", "max_workers"):
+            for count in (0, -1, 1.5, "2", True):
+                with self.subTest(name), self.assertRaisesRegex(ValueError, f"{name} is {count!r}: expected a number of workers"):
+                    RayExecutor(**{"num_workers": 4, name: count})
         with self.assertRaisesRegex(HorovodInternalError, r"start\(\) has not been called"):
             RayExecutor(num_workers=1).run(functions.ranks)
         with self.assertRaises(UnsupportedError):
