@@ -76,6 +76,10 @@ def _task(job: launch.Job, rank: int, call: Tuple[Callable, Tuple, Dict[str, Any
         with job.member(rank):
             value = fn(*args, **kwargs)
             return (_basics.rank() if _basics.is_initialized() else rank), value
+    except SystemExit as left:  # it would end Dask's worker
+        if left.code:
+            raise RuntimeError(f"the function has called sys.exit({left.code!r})") from None
+        return rank, None
     finally:
         for name, value_before in before.items():
             os.environ.pop(name, None)
