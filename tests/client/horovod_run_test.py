@@ -31,6 +31,13 @@ def only_others(bad):
         raise ValueError("bad batch")
     return place()
 
+class Unreadable:
+    def __reduce__(self):
+        return eval, ("1/0",)
+
+def unreadable():
+    return Unreadable()
+
 if __name__ == "__main__":
     print("result:", {expression})
 """
@@ -128,6 +135,14 @@ class RunTest(RunCase):
         self.assertEqual(status, 0, text)
         port = re.search(r"status page http://127.0.0.1:(\d+)/, on this machine", text).group(1)
         self.assertIn(f"ssh -N -L 29651:127.0.0.1:{port} ", text)
+
+    def test_a_result_that_cannot_be_read_and_a_function_that_is_none_are_named(self):
+        status, _, text = self.results("coordd.run(unreadable, np=2)")
+        self.assertNotEqual(status, 0)
+        self.assertIn("run: the result of rank 0 cannot be read here: ZeroDivisionError: division by zero", text)
+        status, _, text = self.results("coordd.run(3, np=2, coordrun=['--no-such-flag'])")
+        self.assertNotEqual(status, 0)
+        self.assertIn("func is 3: expected a function", text)
 
     def test_what_the_processes_print_is_shown_where_the_program_prints(self):
         status, results, text = self.results("""shown(lambda: coordd.run(says, np=2))""")

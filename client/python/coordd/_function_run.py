@@ -77,6 +77,8 @@ def call_on_ranks(call: Call, flags: Sequence[str], *, expected: Optional[int], 
     enough. shared: other hosts read the function where this process writes it. module: what is to run the task, as `python -m` has
     it."""
     program = find_coordrun()
+    if not callable(call.func):
+        raise InvalidArgumentError(f"func is {call.func!r}: expected a function", "INVALID_ARGUMENT")
     with tempfile.TemporaryDirectory(prefix=".coordd-run-", dir=os.getcwd() if shared else None) as folder:
         with open(os.path.join(folder, "call"), "wb") as out:
             out.write(_pickled(call))
@@ -168,8 +170,12 @@ def _read_results(folder: str) -> Tuple[Dict[int, Any], List[Tuple[int, str]]]:
     for name in sorted(os.listdir(folder)):
         if name.startswith("result-") and not name.endswith(".part"):
             with open(os.path.join(folder, name), "rb") as result:
-                rank, failure, value = pickle.load(result)
                 written = os.fstat(result.fileno()).st_mtime
+                try:
+                    rank, failure, value = pickle.load(result)
+                except Exception as error:  # of what the result is made by
+                    raise HorovodInternalError(f"run: the result of rank {name.rpartition('-')[2]} cannot be read here: "
+                                               f"{type(error).__name__}: {error}") from error
             if failure is None:
                 results[rank] = value
             else:
