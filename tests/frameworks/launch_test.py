@@ -171,6 +171,8 @@ class Launch(unittest.TestCase):
                     coordinator.job(size=count)
                 with self.assertRaisesRegex(ValueError, f"min_workers is {count!r}: expected a number of workers"):
                     coordinator.job(size=2, min_workers=count)
+            with self.assertRaisesRegex(ValueError, "on_failure is 'nonsense': expected end, raise or continue"):
+                coordinator.job(size=2, min_workers=1, on_failure="nonsense")
             with self.assertRaisesRegex(ValueError, "at least 3: expected"):
                 coordinator.job(size=2, min_workers=3)
 

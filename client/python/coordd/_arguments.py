@@ -45,6 +45,12 @@ def workers_if_given(name: str, count: Any) -> Optional[int]:
     return None if count is None else checked_workers(name, count)
 
 
+def check_on_failure(on_failure: Any) -> None:
+    """ValueError: it is none of COORDD_ON_FAILURE's."""
+    if on_failure not in ("end", "raise", "continue"):
+        raise InvalidArgumentError(f"on_failure is {on_failure!r}: expected end, raise or continue", "INVALID_ARGUMENT")
+
+
 def checked_passes(passes: Any) -> int:
     """ValueError: no number of backward passes for one step."""
     number = whole_number(passes)

@@ -25,7 +25,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from coordd import _basics, _ends, _programs
-from coordd._arguments import checked_workers, workers_if_given
+from coordd._arguments import check_on_failure, checked_workers, workers_if_given
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 
 __all__ = ["Coordinator", "Job", "Member", "Reach", "fail", "job_name"]
@@ -145,6 +145,7 @@ class Reach(NamedTuple):
         if min_workers is not None and min_workers > size:
             raise InvalidArgumentError(f"a job of {size} workers, at least {min_workers}: expected 1 <= min_workers <= size",
                                        "INVALID_ARGUMENT")
+        check_on_failure(on_failure)
         name = name or job_name("job")
         common = {"COORDD_ADDR": self.address, "COORDD_JOB_ID": name, "COORDD_SIZE": str(size), "COORDD_LAUNCHER": "coordd",
                   "COORDD_JOIN_TIMEOUT": str(join_timeout_s)}

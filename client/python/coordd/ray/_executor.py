@@ -65,7 +65,7 @@ class RayExecutor:
         self._bundles = _placing.Bundles(size, num_hosts, cpus_per_worker, (gpus_per_worker or 1) if use_gpu else 0,
                                          use_current_placement_group)
         self._rules = None if min_workers is None else _elastic.Rules(
-            min_workers, size, reset_limit, tuple(cooldown_range or (1.0, 60.0)), elastic_timeout, on_failure, settling_window_s)
+            min_workers, size, reset_limit, tuple(cooldown_range or (1.0, 60.0)), elastic_timeout, on_failure, settling_window_s).checked()
         self._given, self._coordinator = coordinator, coordinator
         self._job_name, self._runs = job or launch.job_name("ray"), 0
         self._variables: Dict[str, str] = {}
