@@ -19,7 +19,8 @@ class Admission {
  public:
   // ALREADY_EXISTS: the worker id is in. FAILED_PRECONDITION, naming both workers and both values:
   // topology (see CheckTopology), a GPU that another worker has, another NCCL version among workers
-  // that have GPUs. Versions of coordd may differ: the protocol's is what must agree.
+  // that have GPUs, a rank that the launchers of two nodes have given. Versions of coordd may
+  // differ: the protocol's is what must agree.
   absl::Status Check(const v1::Join& join) const;
 
   void Add(const v1::Join& join);     // REQUIRES: its worker id is not in
@@ -35,8 +36,15 @@ class Admission {
   };
   absl::Status CheckTopologyOf(const v1::Join& join) const;
   absl::Status CheckDevices(const v1::Join& join) const;
+  absl::Status CheckRank(const v1::Join& join) const;
 
   std::set<std::string> workers_;
+  // Who has a rank that a launcher has counted out, and may not share it with another node.
+  struct Seat {
+    std::string worker_id, node_id, hostname;
+    int32_t local_size = 0;
+  };
+  std::map<int32_t, Seat> seats_;
   std::map<std::string, Node> nodes_;                          // by node id
   std::map<std::string, std::string> worker_of_device_;        // by UUID
   std::map<std::string, std::set<std::string>> nccl_workers_;  // by version: workers with GPUs

@@ -47,6 +47,7 @@ absl::Status RendezvousState::Join(SessionId session, absl::Time now) {
 // One that comes and goes, again and again, must not hold up those who wait with it: whoever only
 // makes up for one that has gone opens no new window.
 void RendezvousState::NoteArrival(absl::Time now) {
+  most_waiting_ = std::max(most_waiting_, waiting());
   if (candidates() <= most_candidates_) return;
   most_candidates_ = candidates();
   last_growth_ = now;
@@ -230,8 +231,12 @@ std::string RendezvousState::Reason(absl::Time now) const {
                         " may come back to it, since coordd was started again");
   }
   if (candidates() < options_.min_workers) {
-    return absl::StrCat(candidates(), " of at least ", options_.min_workers,
-                        only_rejoined_ ? " workers are left" : " workers have joined");
+    const std::string count = absl::StrCat(candidates(), " of at least ", options_.min_workers);
+    if (only_rejoined_) return absl::StrCat(count, " workers are left");
+    const int32_t gone = most_waiting_ - waiting();
+    return absl::StrCat(
+        count, " workers have joined",
+        gone > 0 ? absl::StrCat(", ", gone, gone == 1 ? " has" : " have", " gone again") : "");
   }
   const std::string joined =
       absl::StrCat(waiting(), waiting() == 1 ? " worker has" : " workers have", " joined");
@@ -273,6 +278,7 @@ absl::Status RendezvousState::CheckConsistency() const {
 void RendezvousState::Enter(RendezvousPhase phase, absl::Time now) {
   phase_ = phase;
   phase_since_ = now;
+  most_waiting_ = waiting();
 }
 
 }  // namespace coordd

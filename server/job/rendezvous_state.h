@@ -100,7 +100,7 @@ class RendezvousState {
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t members() const { return static_cast<int32_t>(lease_end_.size()); }
   const RendezvousOptions& options() const { return options_; }
-  // Why there is no generation yet, e.g. "2 of at least 4 workers have joined".
+  // Why there is no generation yet, e.g. "2 of at least 4 workers have joined, 1 has gone again".
   std::string Reason(absl::Time now) const;
 
   absl::Status CheckConsistency() const;  // its invariants
@@ -127,6 +127,7 @@ class RendezvousState {
   // When there were more candidates than ever since there were less than min_workers; and how many.
   absl::Time last_growth_ = absl::InfinitePast();
   int32_t most_candidates_ = 0;
+  int32_t most_waiting_ = 0;                   // that there have been since the phase began
   bool after_loss_ = false;                    // this gathering follows a broken generation
   bool rejoins_expected_ = false;              // until the next generation
   bool only_rejoined_ = false;                 // likewise

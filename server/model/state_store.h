@@ -63,7 +63,7 @@ class StateStore {
   // writer; nothing may be called on the store from within it.
   //   ALREADY_EXISTS       another coordd has it; the sentence says who
   //   FAILED_PRECONDITION  it is there and must not be used: foreign, restored, of a newer format,
-  //                        on a network file system
+  //                        on a network file system, where this process may not write
   //   DATA_LOSS            it is there and damaged
   //   UNAVAILABLE          it cannot be reached, read or written now
   virtual absl::StatusOr<StoredState> Open(std::function<void(absl::Status)> lost) = 0;

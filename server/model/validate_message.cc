@@ -222,6 +222,7 @@ absl::Status ValidateJoin(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(CheckName("worker_id", join.worker_id(), 1, kMaxWorkerIdBytes));
   COORDD_RETURN_IF_ERROR(CheckHost(join.host()));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_rank", join.launcher_rank(), -1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_local_size", join.launcher_local_size(), 0));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_local_rank", join.launcher_local_rank(), -1));
   COORDD_RETURN_IF_ERROR(CheckDevices(join));
   COORDD_RETURN_IF_ERROR(CheckVersions(join.versions()));

@@ -160,7 +160,8 @@ int Main(int argc, char** argv) {
   if (absl::IsCancelled(state.status())) return kExitStopped;
   if (!state.ok()) {
     Refuse(state.status());
-    return kExitState;
+    return IsPassing(state.status()) || absl::IsAlreadyExists(state.status()) ? kExitState
+                                                                              : kExitStateUnusable;
   }
   prometheus::Registry registry;
   auto server = CoordServer::Start(flags->server, *std::move(state), Clock::Real(), registry);

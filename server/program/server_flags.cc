@@ -40,7 +40,8 @@ terminal it is the end).
 Exit codes: 0 stopped by SIGTERM or SIGINT (workers are told, the ports close, within 2 s; a second
 signal ends it at once) or by SIGUSR1 (the same, but the jobs go on with the coordd that is started
 next on the same state); 2 a flag is wrong; 3 an address cannot be had or a file not be written;
-4 the state of --store cannot be used, or another coordd has taken it over.)";
+4 another coordd has the state of --store or has taken it over, or it cannot be had now; 5 it cannot
+be used until somebody has mended what the sentence says.)";
 
 absl::StatusOr<absl::Duration> ParseFlagDuration(const std::string& text) {
   absl::Duration duration;

@@ -27,7 +27,8 @@ struct ServerFlags {
 inline constexpr int kExitStopped = 0;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitCannotListen = 3;
-inline constexpr int kExitState = 4;
+inline constexpr int kExitState = 4;          // another coordd has it, or it cannot be had now
+inline constexpr int kExitStateUnusable = 5;  // until somebody has mended it
 
 // INVALID_ARGUMENT: one sentence about the flag that is wrong. What the flags say is validated, and
 // where no --connection-file or --store is given, one is chosen from `environment`.

@@ -26,10 +26,6 @@ constexpr char kNobody[] = "nobody";
 
 std::string LockPath(const std::string& directory) { return directory + "/lock"; }
 
-absl::Status Failed(const std::string& path, absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(path, " ", what, ": ", std::strerror(errno)));
-}
-
 std::string ReadLock(int fd) {
   std::string text(kLockFileBytes, '\0');
   const ssize_t got = pread(fd, text.data(), text.size(), 0);
@@ -58,7 +54,7 @@ absl::Status CheckParent(const std::string& path) {
   if (error) return absl::UnavailableError(absl::StrCat(path, " cannot be read"));
   const std::string parent = whole.parent_path();
   struct stat found = {};
-  if (stat(parent.c_str(), &found) != 0) return Failed(parent, "cannot be read");
+  if (stat(parent.c_str(), &found) != 0) return FileError(parent, "cannot be read");
   // In a container users of outside look like this one, and nobody inside can be it.
   constexpr uid_t kUnmapped = 65534;
   if (found.st_uid != 0 && found.st_uid != geteuid() && found.st_uid != kUnmapped) {
@@ -91,7 +87,7 @@ absl::Status CheckForLinks(const std::string& path) {
 // In /tmp somebody else may have put one there before us, which leads into a directory of ours.
 absl::Status CheckWhoseLink(const std::string& path) {
   struct stat found = {};
-  if (lstat(path.c_str(), &found) != 0) return Failed(path, "cannot be read");
+  if (lstat(path.c_str(), &found) != 0) return FileError(path, "cannot be read");
   if (!S_ISLNK(found.st_mode) || found.st_uid == 0 || found.st_uid == geteuid())
     return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(path, " is a link that user ", found.st_uid,
@@ -104,11 +100,11 @@ absl::Status MakeDirectory(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, error);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Failed(path, "cannot be made");
+    return FileError(path, "cannot be made");
   }
   COORDD_RETURN_IF_ERROR(CheckWhoseLink(path));
   struct stat found = {};
-  if (stat(path.c_str(), &found) != 0) return Failed(path, "cannot be read");
+  if (stat(path.c_str(), &found) != 0) return FileError(path, "cannot be read");
   if (!S_ISDIR(found.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " is not a directory: --store sqlite:PATH names the directory for coordd's state"));
@@ -146,6 +142,23 @@ absl::string_view NetworkFileSystemName(int64_t f_type) {
   return "";
 }
 
+absl::Status FileError(const std::string& path, absl::string_view what) {
+  const std::string text = absl::StrCat(path, " ", what, ": ", std::strerror(errno));
+  switch (errno) {
+    case EACCES:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ENOENT:
+    case ENOTDIR:
+    case EPERM:
+    case EROFS:
+      return absl::FailedPreconditionError(text);
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
 std::string NetworkFileSystemOf(const std::string& path) {
   struct statfs found = {};
   std::filesystem::path folder = std::filesystem::absolute(path);
@@ -159,7 +172,7 @@ std::string NetworkFileSystemOf(const std::string& path) {
 absl::StatusOr<std::string> FileIdentity(const std::string& path) {
   struct statx found = {};
   if (statx(AT_FDCWD, path.c_str(), AT_STATX_SYNC_AS_STAT, STATX_INO | STATX_BTIME, &found) != 0) {
-    return Failed(path, "cannot be read");
+    return FileError(path, "cannot be read");
   }
   // A file system without times of creation leaves them 0: the inode alone has to do.
   return absl::StrCat("inode ", found.stx_ino, " made ", found.stx_btime.tv_sec, ".",
@@ -168,12 +181,12 @@ absl::StatusOr<std::string> FileIdentity(const std::string& path) {
 
 absl::Status SyncDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Failed(path, "cannot be opened");
+  if (fd < 0) return FileError(path, "cannot be opened");
   const bool ok = fsync(fd) == 0;
   const int error = errno;
   close(fd);
   errno = error;
-  return ok ? absl::OkStatus() : Failed(path, "cannot be synced");
+  return ok ? absl::OkStatus() : FileError(path, "cannot be synced");
 }
 
 absl::StatusOr<StateDirectory> StateDirectory::Lock(const std::string& path,
@@ -187,7 +200,7 @@ absl::StatusOr<StateDirectory> StateDirectory::Lock(const std::string& path,
   COORDD_RETURN_IF_ERROR(MakeDirectory(path));
   const int fd =
       open(LockPath(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-  if (fd < 0) return Failed(LockPath(path), "cannot be opened");
+  if (fd < 0) return FileError(LockPath(path), "cannot be opened");
   StateDirectory directory(path, owner, fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const std::string who = Field(ReadLock(fd), "owner");
@@ -232,7 +245,7 @@ absl::Status StateDirectory::Write(const std::string& owner, const Witness& witn
   text.resize(kLockFileBytes, '\n');
   const ssize_t written = pwrite(fd_, text.data(), text.size(), 0);
   if (written == static_cast<ssize_t>(text.size())) return absl::OkStatus();
-  return Failed(LockPath(path_), "cannot be written");
+  return FileError(LockPath(path_), "cannot be written");
 }
 
 }  // namespace coordd

@@ -21,7 +21,11 @@ absl::string_view NetworkFileSystemName(int64_t f_type);
 // The nearest existing folder of `path` is on such a file system: its name, else empty.
 std::string NetworkFileSystemOf(const std::string& path);
 
-// What tells a file from its copies: inode and time of creation. UNAVAILABLE: it cannot be read.
+// What errno says of a file of the state, as a sentence: "PATH cannot be made: Permission denied".
+// FAILED_PRECONDITION: somebody has to change the place first. UNAVAILABLE: it may pass.
+absl::Status FileError(const std::string& path, absl::string_view what);
+
+// What tells a file from its copies: inode and time of creation. FileError: it cannot be read.
 absl::StatusOr<std::string> FileIdentity(const std::string& path);
 
 // Makes the entries of the directory durable.
@@ -37,7 +41,8 @@ class StateDirectory {
   };
 
   // Makes the directory if it is missing (0700). ALREADY_EXISTS: another process has the lock, and
-  // who. FAILED_PRECONDITION: on a network file system, or somebody else's. UNAVAILABLE.
+  // who. FAILED_PRECONDITION: on a network file system, or somebody else's, or FileError's, as
+  // UNAVAILABLE.
   static absl::StatusOr<StateDirectory> Lock(const std::string& path, const std::string& owner);
   ~StateDirectory();
   StateDirectory(StateDirectory&& other) noexcept;

@@ -98,14 +98,15 @@ absl::StatusOr<bool> SqliteStateStore::MakeFile() {
     COORDD_RETURN_IF_ERROR(SyncDirectory(path_));
     return true;
   }
-  if (errno != EEXIST) {
-    return absl::UnavailableError(absl::StrCat(file(), " cannot be made: ", std::strerror(errno)));
-  }
+  if (errno != EEXIST) return FileError(file(), "cannot be made");
+  // SQLite would say less of why it cannot.
+  const int there = open(file().c_str(), O_RDWR | O_CLOEXEC);
+  if (there < 0) return FileError(file(), "cannot be opened");
+  close(there);
   struct stat found = {};
   if (stat(file().c_str(), &found) == 0 && (found.st_mode & 077) != 0 &&
       chmod(file().c_str(), 0600) != 0) {
-    return absl::UnavailableError(absl::StrCat(
-        file(), " is readable for others and cannot be changed: ", std::strerror(errno)));
+    return FileError(file(), "is readable for others and cannot be changed");
   }
   return false;
 }

@@ -31,6 +31,13 @@ def only_others(bad):
         raise ValueError("bad batch")
     return place()
 
+class Unreadable:
+    def __reduce__(self):
+        return eval, ("1/0",)
+
+def unreadable():
+    return Unreadable()
+
 if __name__ == "__main__":
     print("result:", {expression})
 """
@@ -91,7 +98,21 @@ class HorovodRunTest(RunCase):
         self.assertIn("run() got an unexpected argument 'colour'", text)
 
 
+    def test_what_is_no_number_of_workers_is_refused_by_the_name_that_was_given(self):
+        for name in ("np", "num_proc", "min_np", "max_num_proc", "slots"):
+            status, _, text = self.results(f"run(place, **{{'{name}': 0}})")
+            self.assertNotEqual(status, 0)
+            self.assertIn(f"{name} is 0: expected a number of workers, a whole one from 1", text)
+
+
 class RunTest(RunCase):
+    def test_what_is_no_number_of_workers_is_refused_before_anything_is_started(self):
+        for name in ("np", "min_np", "max_np"):
+            for count in ("0", "-1", "1.5", "'2'", "True"):
+                status, _, text = self.results(f"coordd.run(place, {name}={count}, coordrun=['--no-such-flag'])")
+                self.assertNotEqual(status, 0)
+                self.assertIn(f"{name} is {count}: expected a number of workers, a whole one from 1", text)
+
     def test_processes_of_this_machine(self):
         for expression in ('coordd.run(place, ["!"], np=2)', 'coordd.run(place, ["!"], hosts="localhost:2")',
                            'coordd.run(place, ["!"], hosts=["localhost:2"], start_timeout_s=30, coordrun=["--verbose"])'):
@@ -114,6 +135,14 @@ class RunTest(RunCase):
         self.assertEqual(status, 0, text)
         port = re.search(r"status page http://127.0.0.1:(\d+)/, on this machine", text).group(1)
         self.assertIn(f"ssh -N -L 29651:127.0.0.1:{port} ", text)
+
+    def test_a_result_that_cannot_be_read_and_a_function_that_is_none_are_named(self):
+        status, _, text = self.results("coordd.run(unreadable, np=2)")
+        self.assertNotEqual(status, 0)
+        self.assertIn("run: the result of rank 0 cannot be read here: ZeroDivisionError: division by zero", text)
+        status, _, text = self.results("coordd.run(3, np=2, coordrun=['--no-such-flag'])")
+        self.assertNotEqual(status, 0)
+        self.assertIn("func is 3: expected a function", text)
 
     def test_what_the_processes_print_is_shown_where_the_program_prints(self):
         status, results, text = self.results("""shown(lambda: coordd.run(says, np=2))""")

@@ -61,11 +61,18 @@ class Dask(unittest.TestCase):
         with self.assertRaisesRegex(HorovodInternalError, "lost"):
             coordd.dask.run(end_on, args=(1, "kill"))
 
+    def test_a_function_that_exits_ends_no_worker(self):
+        with self.assertRaisesRegex(RuntimeError, r"called sys.exit\(3\)"):
+            coordd.dask.run(sys.exit, args=(3,))
+        self.assertEqual(coordd.dask.run(sys.exit, args=(0,)), [None] * 3)
+        self.assertEqual(len(coordd.dask.run(ranks, args=(1.0,))), 3)
+
     def test_wrong_use_is_said(self):
         with self.assertRaisesRegex(HorovodInternalError, "4 workers are needed, and the cluster has 3"):
             coordd.dask.run(ranks, num_proc=4)
-        with self.assertRaises(ValueError):
-            coordd.dask.run(ranks, num_proc=0)
+        for count in (0, -1, 1.5, "2", True):
+            with self.subTest(count), self.assertRaisesRegex(ValueError, f"num_proc is {count!r}: expected a number of workers"):
+                coordd.dask.run(ranks, num_proc=count)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,18 @@ class GlmTest(processes.TestCase):
         self.assertEqual(status, 1, said)
         self.assertIn("certificate: ", said)
 
+    def test_help_names_the_defaults_and_wrong_usage_is_told_by_its_status(self):
+        python = [sys.executable, os.path.join(ROOT, "client", "examples", "python", "glm.py")]
+        environment = processes.clean_environment(COORDD_LIBRARY=os.path.join(processes.BUILD, "lib", "libcoordd.so"),
+                                                  PYTHONPATH=os.path.join(ROOT, "client", "python"))
+        for command, rows, default in (([processes.program("glm")], 20000, r"=%s\b"), (python, 2000, r"\[%s\]")):
+            status, said = self.run_command(*command, "--help", environment=environment)
+            self.assertEqual(status, 0, said)
+            for value in (rows, 50, 1, 1000):  # then features, seed, rounds
+                self.assertRegex(said, default % value)
+            for wrong in (["--colour"], ["svm", "--rows", "many"], ["perceptron"], []):
+                self.assertEqual(self.run_command(*command, *wrong, environment=environment)[0], 2, wrong)
+
     @unittest.skipIf(importlib.util.find_spec("sklearn") is None, "no scikit-learn here")
     def test_scikit_learn_finds_nothing_better(self):
         from sklearn.linear_model import LogisticRegression, Ridge

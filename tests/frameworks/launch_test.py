@@ -166,6 +166,13 @@ class Launch(unittest.TestCase):
             time.sleep(1.5)  # coordd's own window is 1 s
             started.append(start(tell_the_size, job, 2))
             self.assertEqual([result(one)["size"] for one in started], [3, 3, 3])
+            for count in (0, -1, 1.5, "2", True):
+                with self.assertRaisesRegex(ValueError, f"size is {count!r}: expected a number of workers"):
+                    coordinator.job(size=count)
+                with self.assertRaisesRegex(ValueError, f"min_workers is {count!r}: expected a number of workers"):
+                    coordinator.job(size=2, min_workers=count)
+            with self.assertRaisesRegex(ValueError, "on_failure is 'nonsense': expected end, raise or continue"):
+                coordinator.job(size=2, min_workers=1, on_failure="nonsense")
             with self.assertRaisesRegex(ValueError, "at least 3: expected"):
                 coordinator.job(size=2, min_workers=3)
 

@@ -170,6 +170,24 @@ class Manifests(unittest.TestCase):
         for folder in ("base", "jobs", "standby"):
             self.assertTrue(all(one["metadata"]["namespace"] == "training" for one in self.rendered(folder)))
 
+    def test_a_machine_with_coordd_on_it_can_be_drained(self):
+        """By the rule of Kubernetes: as many pods may be evicted as are more than the budget wants of those there should be."""
+        for folder in ("base", "standby"):
+            documents = {one["kind"]: one["spec"] for one in self.rendered(folder) if "spec" in one}
+            budget = documents.get("PodDisruptionBudget")
+            if budget is None:
+                continue
+            replicas = documents["StatefulSet"]["replicas"]
+            self.assertNotIn("minAvailable", budget)
+            ready = 1  # of two, one stands by
+            self.assertGreater(ready - (replicas - budget["maxUnavailable"]), 0, folder)
+            self.assertEqual(budget["unhealthyPodEvictionPolicy"], "AlwaysAllow")
+
+    def test_the_end_of_coordds_pod_does_not_end_jobs(self):
+        for folder in ("base", "standby"):
+            pod = next(one for one in self.rendered(folder) if one["kind"] == "StatefulSet")["spec"]["template"]["spec"]
+            self.assertEqual(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1], "kill -USR1 1")
+
     def test_of_two_coordds_one_stands_by_on_another_machine(self):
         rendered = self.rendered("standby")
         documents = {one["kind"]: one for one in rendered}

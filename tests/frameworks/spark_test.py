@@ -132,8 +132,12 @@ class Spark(unittest.TestCase):
             coordd.spark.run_elastic(ranks, num_proc=2, min_num_proc=3)
         with self.assertRaises(TypeError):
             coordd.spark.run(ranks, np=2)
-        with self.assertRaises(ValueError):
-            coordd.spark.run(ranks, num_proc=0)
+        for count in (0, -1, 1.5, "2", True):
+            with self.subTest(count), self.assertRaisesRegex(ValueError, f"num_proc is {count!r}: expected a number of workers"):
+                coordd.spark.run(ranks, num_proc=count)
+            for name in ("num_proc", "min_num_proc", "max_num_proc", "min_np", "max_np"):
+                with self.subTest(name), self.assertRaisesRegex(ValueError, f"^{name} is {count!r}: expected a number of workers"):
+                    coordd.spark.run_elastic(ranks, **{name: count})
 
 
 if __name__ == "__main__":

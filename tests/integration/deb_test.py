@@ -66,6 +66,11 @@ class DebTest(processes.TestCase):
         said = subprocess.run(["lintian", "--fail-on", "error", *glob.glob(debs + "/*.deb")], capture_output=True, text=True, check=False)
         self.assertEqual(said.returncode, 0, said.stdout)
 
+        page = subprocess.run(["sh", "-c", 'dpkg-deb --fsys-tarfile "$1"/coordd_*.deb | tar -xO ./usr/share/man/man1/coordctl.1.gz | gunzip',
+                               "sh", debs], capture_output=True, text=True, check=True).stdout
+        self.assertIn("coordctl drain", page.replace("\\", ""))
+        self.assertIn("--grace", page.replace("\\", ""), "the page has the options of subcommands")
+
         root = os.path.join(self.folder, "root")
         made = os.environ.get("COORDD_DEBIAN_ROOT")
         command = ["cp", "-a", made, root] if made else ["debootstrap", "--variant=minbase", "bookworm", root, MIRROR]

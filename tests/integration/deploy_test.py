@@ -73,6 +73,29 @@ class ServiceTest(processes.TestCase):
         self.assertIsNotNone(level, said.stdout + said.stderr)
         self.assertLessEqual(float(level.group(1)), 2.5)
 
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze here")
+    def test_systemd_understands_each_line(self):
+        unit = os.path.join(self.folder, "coordd.service")
+        with open(unit, "w", encoding="utf-8") as file:
+            file.writelines(line.replace("/usr/bin/coordd ", "/bin/true ") + "\n" for line in lines_of(UNIT))
+        said = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
+        self.assertEqual((said.returncode, said.stdout + said.stderr), (0, ""))
+
+    def test_what_trying_again_does_not_mend_is_one_failure(self):
+        """Status 5: the state cannot be used. systemd's own are without certificates and without a place for the state."""
+        lines = lines_of(UNIT)
+        [prevented] = [line.partition("=")[2].split() for line in lines if line.startswith("RestartPreventExitStatus=")]
+        self.assertEqual(set(prevented), {"2", "5", "STATE_DIRECTORY", "CREDENTIALS"})
+        self.assertIn("RestartSec=1s", lines)
+        tls, ports = self.path("tls"), free_ports(2)
+        self.run_ok(program("coordctl"), "certs", tls, "--name", "127.0.0.1")
+        os.mkdir(os.path.join(self.folder, "state"), 0o700)
+        with open(os.path.join(self.folder, "state", str(ports[0])), "w", encoding="ascii"):
+            pass  # where the directory for the state belongs
+        service = self.start(Service(tls, self.folder, program("coordd"), ports=tuple(ports)))
+        self.assertFalse(service.is_started_again(), service.text())
+        self.assertIn("is not a directory", service.text())
+
     def test_states_how_many_descriptors_it_has_and_leaves_no_memory_on_disk(self):
         lines = lines_of(UNIT)
         self.assertIn("LimitCORE=0", lines)

@@ -94,13 +94,30 @@ class StateTest(processes.TestCase):
         copy = os.path.join(self.folder, "copy")
         shutil.copytree(self.state, copy)
         status, text = self.run_command(program("coordd"), *arguments, "--store", f"sqlite:{copy}")
-        self.assertEqual(status, 4, text)
+        self.assertEqual(status, 5, text)
         self.assertIn("is a copy", text)
         self.assertIn("--adopt-state", text)
         adopted = self.coordd("--store", f"sqlite:{copy}", "--adopt-state", *IMPATIENT)
         self.assertGreater(adopted.json("/v1/jobs")["epoch"], 1_000_000)
         self.workers(adopted, 1)
         self.assertGreater(adopted.json("/v1/jobs")["jobs"][0]["generation"], 1_000_000)
+
+    def test_a_place_that_cannot_be_used_is_told_from_one_that_cannot_be_had_now(self):
+        """A service is started again for ever after the one, and not after the other."""
+        arguments = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--connection-file", "")
+        file = os.path.join(self.folder, "a-file")
+        with open(file, "w", encoding="ascii"):
+            pass
+        public = os.path.join(self.folder, "public")
+        os.mkdir(public)
+        os.chmod(public, 0o755)
+        for place, says in ((file, "is not a directory"), (f"{file}/below", "cannot be made: Not a directory"),
+                            ("/proc/nowhere/state", "cannot be made: No such file or directory"), (public, "has mode 0755")):
+            status, text = self.run_command(program("coordd"), *arguments, "--store", f"sqlite:{place}")
+            self.assertEqual(status, 5, text)
+            self.assertIn(says, text)
+        status, text = self.run_command(program("coordd"), *arguments, "--store", "etcd:127.0.0.1:1")
+        self.assertEqual(status, 4, text)
 
     def test_a_full_disk_stops_new_generations_only(self):
         if not may_mount():

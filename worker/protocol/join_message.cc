@@ -115,6 +115,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   join.set_launch(options.launch_id);
   join.set_launcher_rank(options.launcher_rank);
   join.set_launcher_local_rank(options.launcher_local_rank);
+  join.set_launcher_local_size(std::max(options.launch.local_size, 0));
   join.mutable_versions()->set_protocol(kProtocolVersion);
   join.mutable_versions()->set_coordd(kVersion);
   join.set_metrics_address(metrics_address);

@@ -50,7 +50,7 @@ void Take(ControlEvent event, Attempt& attempt) {
     const v1::Waiting& waiting = message.waiting();
     attempt.others_are_missing = waiting.joined() < waiting.min_workers();
     attempt.gathering =
-        attempt.others_are_missing || waiting.reason().empty()
+        waiting.reason().empty()
             ? absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined")
             : OneLine(waiting.reason());
   } else if (message.has_membership()) {

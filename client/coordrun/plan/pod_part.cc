@@ -29,6 +29,17 @@ std::string ThisIs(const LaunchPlace& pod) {
 
 constexpr char kAlone[] = "; --launcher local is a run of this pod alone";
 
+// Ranks are counted out as if each pod had as many workers. Whether the others have, coordd sees.
+absl::Status CheckEven(const LaunchPlace& pod, int32_t np, int32_t size) {
+  const bool fits = pod.nodes > 0 ? int64_t{pod.nodes} * np == size : size % np == 0;
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      ThisIs(pod), ", with -np ", np, ", and the job has ", size,
+      " workers (COORDD_SIZE): expected the same -np in each pod, and COORDD_SIZE to be ",
+      pod.nodes > 0 ? absl::StrCat(np, " * ", pod.nodes) : "a multiple of it",
+      "; pods with different numbers say --coordinator, --size and --first-rank"));
+}
+
 // Workers of the job: as many in each pod, or as COORDD_SIZE says.
 absl::StatusOr<int32_t> SizeOf(const LaunchPlace& pod, const RunOptions& options,
                                const Environment& environment) {
@@ -54,6 +65,7 @@ absl::StatusOr<int32_t> SizeOf(const LaunchPlace& pod, const RunOptions& options
         options.np, "), but the job has ", size, text.empty() ? "" : " (COORDD_SIZE)",
         ": expected -np times the number of pods"));
   }
+  if (options.min_np == 0) COORDD_RETURN_IF_ERROR(CheckEven(pod, options.np, size));
   return size;
 }
 

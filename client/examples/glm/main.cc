@@ -114,18 +114,30 @@ int Main(int argc, char** argv) {
   app.add_option("loss", arguments.loss, "ridge, svm or logistic")
       ->check(CLI::IsMember({"ridge", "svm", "logistic"}))
       ->required();
-  app.add_option("--rows", arguments.data.rows, "of all workers")->check(CLI::Range(1, 1 << 30));
-  app.add_option("--features", arguments.data.features, "of a row")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--seed", arguments.data.seed, "of the data");
-  app.add_option("--lambda", arguments.lambda, "weight of |w|^2 / 2")->check(CLI::PositiveNumber);
+  app.add_option("--rows", arguments.data.rows, "of all workers")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--features", arguments.data.features, "of a row")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--seed", arguments.data.seed, "of the data")->capture_default_str();
+  app.add_option("--lambda", arguments.lambda, "weight of |w|^2 / 2")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--gap", arguments.gap, "until the duality gap is this")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--rounds", arguments.rounds_max, "at most; status 1 where the gap is larger then")
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
   app.add_option("--save", arguments.save, "where rank 0 writes the weights, one a line");
   app.add_option("--coordinator", arguments.coordinator, "coordd; without one: alone")
       ->envname("COORDD_ADDR");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   return Solve(arguments);
 }
 

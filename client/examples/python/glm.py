@@ -26,12 +26,12 @@ OF_WEIGHTS, OF_NOISE = 1 << 61, 1 << 62
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("loss", choices=("ridge", "svm", "logistic"))
-    parser.add_argument("--rows", type=int, default=2000, help="of all workers")
-    parser.add_argument("--features", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lambda", dest="weight", type=float, default=1e-3, help="weight of |w|^2 / 2")
-    parser.add_argument("--gap", type=float, default=1e-3, help="until the duality gap is this")
-    parser.add_argument("--rounds", type=int, default=1000, help="at most; status 1 where the gap is larger then")
+    parser.add_argument("--rows", type=int, default=2000, help="of all workers [%(default)s]")
+    parser.add_argument("--features", type=int, default=50, help="of a row [%(default)s]")
+    parser.add_argument("--seed", type=int, default=1, help="of the data [%(default)s]")
+    parser.add_argument("--lambda", dest="weight", type=float, default=1e-3, help="weight of |w|^2 / 2 [%(default)s]")
+    parser.add_argument("--gap", type=float, default=1e-3, help="until the duality gap is this [%(default)s]")
+    parser.add_argument("--rounds", type=int, default=1000, help="at most; status 1 where the gap is larger then [%(default)s]")
     parser.add_argument("--save", metavar="FILE", help="where rank 0 writes the weights, one a line")
     return parser.parse_args()
 

@@ -32,6 +32,25 @@ def whole_number(value: Any) -> Optional[int]:
         return None
 
 
+def checked_workers(name: str, count: Any) -> int:
+    """ValueError: the argument `name` is no number of workers."""
+    number = whole_number(count)
+    if number is None or number < 1:
+        raise InvalidArgumentError(f"{name} is {count!r}: expected a number of workers, a whole one from 1", "INVALID_ARGUMENT")
+    return number
+
+
+def workers_if_given(name: str, count: Any) -> Optional[int]:
+    """None stays None. ValueError: the argument `name` is something else that is no number of workers."""
+    return None if count is None else checked_workers(name, count)
+
+
+def check_on_failure(on_failure: Any) -> None:
+    """ValueError: it is none of COORDD_ON_FAILURE's."""
+    if on_failure not in ("end", "raise", "continue"):
+        raise InvalidArgumentError(f"on_failure is {on_failure!r}: expected end, raise or continue", "INVALID_ARGUMENT")
+
+
 def checked_passes(passes: Any) -> int:
     """ValueError: no number of backward passes for one step."""
     number = whole_number(passes)

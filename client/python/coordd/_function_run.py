@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from coordd._arguments import workers_if_given
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 
 try:
@@ -45,10 +46,11 @@ def run(func: Callable, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, 
     allocations. coordrun: more of its flags. python: the interpreter.
 
     What the processes print is shown as it comes, with their ranks. Blocks until they have ended; an interrupt ends them.
-    HorovodInternalError: a process failed; it names the first one's rank and error. InvalidArgumentError: there is no coordrun, or
-    other processes cannot find `func`.
+    HorovodInternalError: a process failed; it names the first one's rank and error. InvalidArgumentError: a number of
+    workers is none, there is no coordrun, or other processes cannot find `func`.
     """
     flags = list(coordrun)
+    np, min_np, max_np = workers_if_given("np", np), workers_if_given("min_np", min_np), workers_if_given("max_np", max_np)
     for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np), ("--start-timeout", start_timeout_s),
                         ("--output-dir", output_dir)):
         if value is not None:
@@ -75,6 +77,8 @@ def call_on_ranks(call: Call, flags: Sequence[str], *, expected: Optional[int], 
     enough. shared: other hosts read the function where this process writes it. module: what is to run the task, as `python -m` has
     it."""
     program = find_coordrun()
+    if not callable(call.func):
+        raise InvalidArgumentError(f"func is {call.func!r}: expected a function", "INVALID_ARGUMENT")
     with tempfile.TemporaryDirectory(prefix=".coordd-run-", dir=os.getcwd() if shared else None) as folder:
         with open(os.path.join(folder, "call"), "wb") as out:
             out.write(_pickled(call))
@@ -166,8 +170,12 @@ def _read_results(folder: str) -> Tuple[Dict[int, Any], List[Tuple[int, str]]]:
     for name in sorted(os.listdir(folder)):
         if name.startswith("result-") and not name.endswith(".part"):
             with open(os.path.join(folder, name), "rb") as result:
-                rank, failure, value = pickle.load(result)
                 written = os.fstat(result.fileno()).st_mtime
+                try:
+                    rank, failure, value = pickle.load(result)
+                except Exception as error:  # of what the result is made by
+                    raise HorovodInternalError(f"run: the result of rank {name.rpartition('-')[2]} cannot be read here: "
+                                               f"{type(error).__name__}: {error}") from error
             if failure is None:
                 results[rank] = value
             else:

@@ -15,7 +15,8 @@ import distributed
 from distributed.utils import get_ip
 
 from coordd import _basics, launch
-from coordd.exceptions import HorovodInternalError, InvalidArgumentError
+from coordd._arguments import workers_if_given
+from coordd.exceptions import HorovodInternalError
 
 __all__ = ["run"]
 
@@ -38,11 +39,10 @@ def run(fn: Callable, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, An
     token that Dask carries to the workers. The error of the one that failed first is raised here. HorovodInternalError: there are too few
     workers, or one is lost. ValueError: a wrong argument.
     """
+    num_proc = workers_if_given("num_proc", num_proc)
     client = client or distributed.get_client()
     known = list(client.scheduler_info(n_workers=-1)["workers"])
     size = len(known) if num_proc is None else num_proc
-    if size < 1 and num_proc is not None:
-        raise InvalidArgumentError(f"num_proc is {size}: expected at least 1", "INVALID_ARGUMENT")
     if size < 1 or len(known) < size:
         raise HorovodInternalError(f"{'1 worker is' if size <= 1 else f'{size} workers are'} needed, and the cluster has {len(known)}", "FAILED_PRECONDITION")
     if any(address.startswith("inproc://") for address in known):
@@ -76,6 +76,10 @@ def _task(job: launch.Job, rank: int, call: Tuple[Callable, Tuple, Dict[str, Any
         with job.member(rank):
             value = fn(*args, **kwargs)
             return (_basics.rank() if _basics.is_initialized() else rank), value
+    except SystemExit as left:  # it would end Dask's worker
+        if left.code:
+            raise RuntimeError(f"the function has called sys.exit({left.code!r})") from None
+        return rank, None
     finally:
         for name, value_before in before.items():
             os.environ.pop(name, None)

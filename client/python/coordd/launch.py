@@ -25,6 +25,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from coordd import _basics, _ends, _programs
+from coordd._arguments import check_on_failure, checked_workers, workers_if_given
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 
 __all__ = ["Coordinator", "Job", "Member", "Reach", "fail", "job_name"]
@@ -140,9 +141,11 @@ class Reach(NamedTuple):
         variables:   more of them, the same on all workers, such as COORDD_TIMEOUT.
         ValueError: numbers that do not fit together.
         """
-        if size < 1 or (min_workers is not None and not 1 <= min_workers <= size):
+        size, min_workers = checked_workers("size", size), workers_if_given("min_workers", min_workers)
+        if min_workers is not None and min_workers > size:
             raise InvalidArgumentError(f"a job of {size} workers, at least {min_workers}: expected 1 <= min_workers <= size",
                                        "INVALID_ARGUMENT")
+        check_on_failure(on_failure)
         name = name or job_name("job")
         common = {"COORDD_ADDR": self.address, "COORDD_JOB_ID": name, "COORDD_SIZE": str(size), "COORDD_LAUNCHER": "coordd",
                   "COORDD_JOIN_TIMEOUT": str(join_timeout_s)}

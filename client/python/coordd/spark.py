@@ -11,7 +11,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from pyspark import BarrierTaskContext, SparkContext
 
 from coordd import _basics, _spark_elastic, launch
-from coordd.exceptions import HorovodInternalError, InvalidArgumentError
+from coordd._arguments import workers_if_given
+from coordd.exceptions import HorovodInternalError
 
 __all__ = ["run", "run_elastic"]
 
@@ -37,10 +38,9 @@ def run(fn: Callable, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, An
     HorovodInternalError: there is no Spark session. ValueError: a wrong argument.
     """
     _refuse_unknown("run", others)
+    num_proc = workers_if_given("num_proc", num_proc)
     context = _context()
-    size = context.defaultParallelism if num_proc is None else num_proc
-    if size < 1:
-        raise InvalidArgumentError(f"num_proc is {size}: expected at least 1", "INVALID_ARGUMENT")
+    size = num_proc or context.defaultParallelism
     with launch.Coordinator(_driver_host(context)) as coordinator:
         timeout = {} if start_timeout is None else {"join_timeout_s": start_timeout}
         made = coordinator.job(job or launch.job_name("spark"), size=size, **timeout)
@@ -72,13 +72,12 @@ def run_elastic(fn: Callable, args: Sequence[Any] = (), kwargs: Optional[Mapping
     The error of Spark of the first worker that failed is raised where nobody is left who has the state of the program.
     HorovodInternalError: there is no Spark session. ValueError: a wrong argument.
     """
-    for name, other in (("min_np", "min_num_proc"), ("max_np", "max_num_proc")):
-        if name in others:
-            given = others.pop(name)
-            min_num_proc, max_num_proc = (given, max_num_proc) if other == "min_num_proc" else (min_num_proc, given)
+    num_proc = workers_if_given("num_proc", num_proc)
+    min_num_proc = workers_if_given("min_np", others.pop("min_np", None)) or workers_if_given("min_num_proc", min_num_proc)
+    max_num_proc = workers_if_given("max_np", others.pop("max_np", None)) or workers_if_given("max_num_proc", max_num_proc)
     _refuse_unknown("run_elastic", others)
     context = _context()
-    wanted = num_proc if num_proc is not None else context.defaultParallelism
+    wanted = num_proc or context.defaultParallelism
     size, least = max_num_proc or wanted, min_num_proc or wanted
     arguments = ["--reform-timeout", f"{elastic_timeout:g}s"]
     with launch.Coordinator(_driver_host(context), arguments=arguments) as coordinator:

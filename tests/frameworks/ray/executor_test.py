@@ -85,6 +85,13 @@ class Executor(RayCase):
                           {"num_hosts": 2, "min_workers": 1}):
             with self.subTest(arguments), self.assertRaises(ValueError):
                 RayExecutor(**arguments)
+        for name in ("num_workers", "num_hosts", "num_workers_per_host", "min_workers", "max_workers"):
+            for count in (0, -1, 1.5, "2", True):
+                with self.subTest(name), self.assertRaisesRegex(ValueError, f"{name} is {count!r}: expected a number of workers"):
+                    RayExecutor(**{"num_workers": 4, name: count})
+        for name, value in (("cooldown_range", (5,)), ("cooldown_range", (5, 1)), ("on_failure", "nonsense"), ("reset_limit", -1)):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, f"{name} is "):
+                RayExecutor(min_workers=1, max_workers=2, **{name: value})
         with self.assertRaisesRegex(HorovodInternalError, r"start\(\) has not been called"):
             RayExecutor(num_workers=1).run(functions.ranks)
         with self.assertRaises(UnsupportedError):

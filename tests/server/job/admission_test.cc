@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+
 #include "tests/server/support/builders.h"
 #include "tests/support/status_matchers.h"
 
@@ -38,6 +41,46 @@ TEST(Admission, RefusesASecondRankOnOneGpuUntilTheFirstIsGone) {
                                                 AllOf(HasSubstr("b and a"), HasSubstr("GPU-1"))));
   admission.Remove(first);
   EXPECT_THAT(admission.Check(second), IsOk());
+}
+
+v1::Join Launched(const std::string& id, const std::string& node, int32_t rank, int32_t started) {
+  v1::Join join = JoinOf(id);
+  join.mutable_host()->set_node_id(node);
+  join.mutable_host()->set_hostname(node);
+  join.set_launch("run-" + node + ".0." + id);
+  join.set_launcher_rank(rank);
+  join.set_launcher_local_size(started);
+  return join;
+}
+
+TEST(Admission, RefusesARankOfTwoNodesAndSaysHowManyEachStarts) {
+  Admission admission;
+  for (int32_t rank : {0, 1, 2})
+    admission.Add(Launched("a" + std::to_string(rank), "host-a", rank, 3));
+  const v1::Join second = Launched("b0", "host-b", 2, 2);
+  EXPECT_THAT(admission.Check(second),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "two workers are rank 2 to their launchers: a2 on host host-a, where 3 "
+                       "workers are started, and b0 on host host-b, where 2 workers are started: "
+                       "expected as many on each node (-np of coordrun), or --first-rank where "
+                       "they differ"));
+  admission.Remove(Launched("a2", "host-a", 2, 3));
+  EXPECT_THAT(admission.Check(second), IsOk());
+}
+
+TEST(Admission, TakesARankTwiceWhereNobodyHasCountedThemOut) {
+  Admission admission;
+  admission.Add(Launched("a", "host-a", 2, 3));
+  EXPECT_THAT(admission.Check(Launched("b", "host-a", 2, 3)), IsOk());  // its child, say
+  v1::Join elsewhere = Launched("c", "host-b", 2, 2);
+  elsewhere.set_on_failure(v1::ON_FAILURE_RAISE);  // it takes a lost one's place
+  EXPECT_THAT(admission.Check(elsewhere), IsOk());
+  for (const auto& [launch, rank, started] :
+       {std::tuple("", 2, 2), std::tuple("x", -1, 2), std::tuple("x", 2, 0)}) {
+    v1::Join untold = Launched("d", "host-b", rank, started);
+    untold.set_launch(launch);
+    EXPECT_THAT(admission.Check(untold), IsOk());
+  }
 }
 
 TEST(Admission, RefusesAWorkerThatNamesAGpuTwice) {

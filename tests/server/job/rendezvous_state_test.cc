@@ -169,5 +169,24 @@ TEST(RendezvousState, SaysWhatItWaitsFor) {
             "2 workers have joined, others may for another 750ms");
 }
 
+TEST(RendezvousState, SaysHowManyHaveGoneAgainUntilOthersCome) {
+  RendezvousState state = Of(4, 4);
+  for (int id : {1, 2, 3}) ASSERT_THAT(state.Join(S(id), kStart), IsOk());
+  state.Remove(S(2), kStart);
+  EXPECT_EQ(state.Reason(kStart), "2 of at least 4 workers have joined, 1 has gone again");
+  state.Remove(S(3), kStart);
+  EXPECT_EQ(state.Reason(kStart), "1 of at least 4 workers have joined, 2 have gone again");
+  for (int id : {4, 5}) ASSERT_THAT(state.Join(S(id), kStart), IsOk());
+  EXPECT_EQ(state.Reason(kStart), "3 of at least 4 workers have joined");
+}
+
+TEST(RendezvousState, WhoHasGoneBeforeAllHadIsForgotten) {
+  RendezvousState state = Of(3, 3);
+  for (int id : {1, 2}) ASSERT_THAT(state.Join(S(id), kStart), IsOk());
+  for (int id : {1, 2}) state.Remove(S(id), kStart);
+  ASSERT_THAT(state.Join(S(3), kStart), IsOk());
+  EXPECT_EQ(state.Reason(kStart), "1 of at least 3 workers have joined");
+}
+
 }  // namespace
 }  // namespace coordd

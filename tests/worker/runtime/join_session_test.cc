@@ -110,6 +110,18 @@ TEST_F(JoinSessionTest, SaysWhatToDoWhereOthersAreMissing) {
                              HasSubstr("expected the others to run, too"))));
 }
 
+TEST_F(JoinSessionTest, SaysOfTheOthersWhatCoorddDoes) {
+  coordinator_.on_start = [this] {
+    v1::CoordinatorMessage waiting = Waiting(2);
+    waiting.mutable_waiting()->set_reason("2 of at least 4 workers have joined, 1 has gone again");
+    coordinator_.Say(waiting);
+  };
+  EXPECT_THAT(Join(absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("2 of at least 4 workers have joined, 1 has gone again"),
+                             HasSubstr("expected the others to run, too"))));
+}
+
 TEST_F(JoinSessionTest, TriesAgainWhileCoorddCannotBeReached) {
   coordinator_.on_start = [this] {
     if (coordinator_.streams() < 3) {

@@ -8,7 +8,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import ray
 
 from coordd import launch
-from coordd.exceptions import HorovodInternalError
+from coordd._arguments import check_on_failure, whole_number
+from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.ray import _placing, _worker
 
 _log = logging.getLogger("coordd.ray")
@@ -27,6 +28,18 @@ class Rules(NamedTuple):
     timeout_s: float
     on_failure: str
     settling_window_s: Optional[float]
+
+    def checked(self) -> "Rules":
+        """ValueError: one of them means nothing."""
+        check_on_failure(self.on_failure)
+        limit = self.reset_limit
+        if limit is not None and (whole_number(limit) is None or limit < 0):
+            raise InvalidArgumentError(f"reset_limit is {limit!r}: expected a whole number from 0", "INVALID_ARGUMENT")
+        pauses = self.cooldown_range
+        if len(pauses) != 2 or not 0 <= pauses[0] <= pauses[1]:
+            raise InvalidArgumentError(f"cooldown_range is {pauses!r}: expected two numbers of seconds, the first and the longest pause",
+                                       "INVALID_ARGUMENT")
+        return self
 
 
 class _Slot:

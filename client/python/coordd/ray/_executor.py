@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import ray
 
 from coordd import launch
+from coordd._arguments import checked_workers, workers_if_given
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError, UnsupportedError
 from coordd.ray import _coordinator, _elastic, _placing, _worker
 
@@ -49,6 +50,9 @@ class RayExecutor:
         ValueError: arguments that do not fit together.
         """
         self._settings = settings or Settings()
+        num_workers, num_hosts = workers_if_given("num_workers", num_workers), workers_if_given("num_hosts", num_hosts)
+        min_workers, max_workers = workers_if_given("min_workers", min_workers), workers_if_given("max_workers", max_workers)
+        num_workers_per_host = checked_workers("num_workers_per_host", num_workers_per_host)
         if num_hosts is not None and num_workers is not None:
             raise InvalidArgumentError("num_workers and num_hosts: expected one of them", "INVALID_ARGUMENT")
         if num_hosts is not None and min_workers is not None:
@@ -61,7 +65,7 @@ class RayExecutor:
         self._bundles = _placing.Bundles(size, num_hosts, cpus_per_worker, (gpus_per_worker or 1) if use_gpu else 0,
                                          use_current_placement_group)
         self._rules = None if min_workers is None else _elastic.Rules(
-            min_workers, size, reset_limit, tuple(cooldown_range or (1.0, 60.0)), elastic_timeout, on_failure, settling_window_s)
+            min_workers, size, reset_limit, tuple(cooldown_range or (1.0, 60.0)), elastic_timeout, on_failure, settling_window_s).checked()
         self._given, self._coordinator = coordinator, coordinator
         self._job_name, self._runs = job or launch.job_name("ray"), 0
         self._variables: Dict[str, str] = {}

@@ -129,6 +129,24 @@ TEST(TakePart, SaysWhatIsNotKnown) {
                        AllOf(HasSubstr("ranks 2 to 3"), HasSubstr("the job has 3"))));
 }
 
+TEST(TakePart, RefusesNumbersThatCannotBeTheSameInEachPod) {
+  Environment environment = IndexedJob(1);
+  environment["COORDD_SIZE"] = "5";
+  environment["COORDD_ADDR"] = "coordd:29650";
+  RunOptions options = Train();
+  EXPECT_THAT(TakePart(In(environment), &options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("this is pod 1"), HasSubstr("with -np 2"),
+                             HasSubstr("the job has 5 workers"), HasSubstr("a multiple of it"))));
+  options.min_np = 1;  // of an elastic job it is the most
+  EXPECT_THAT(TakePart(In(environment), &options), IsOk());
+  Environment counted = kPods[1];  // of two pods
+  counted["COORDD_SIZE"] = "6";
+  options = Train();
+  EXPECT_THAT(TakePart(In(counted), &options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("COORDD_SIZE to be 2 * 2")));
+}
+
 TEST(TakePart, LetsTheJobHaveTheLimitsOfAnElasticOne) {
   Environment environment = IndexedJob(1);
   environment["COORDD_SIZE"] = "8";

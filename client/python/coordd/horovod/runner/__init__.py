@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, List, Optional, Sequence
 
+from coordd._arguments import checked_workers
 from coordd._function_run import Call, are_others, call_on_ranks
 
 __all__ = ["run"]
@@ -16,6 +17,7 @@ _FLAGS = {"num_proc": "-np", "min_num_proc": "--min-np", "max_num_proc": "--max-
           "hostfile": "--hostfile", "host_discovery_script": "--host-discovery-script", "output_filename": "--output-dir"}
 _OTHER_NAMES = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc",
                 "network_interface": "network_interfaces"}
+_WORKERS = {"num_proc", "min_num_proc", "max_num_proc", "slots"}
 
 
 def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Optional[int] = None, hosts: Optional[str] = None,
@@ -30,7 +32,8 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
     that are lost, as coordd.torch.elastic has it; the results are those of the processes that came to the end. max_num_proc (or
     max_np), slots, reset_limit, cooldown_range (two numbers), start_timeout, ssh_port, ssh_identity_file, network_interfaces: as
     coordrun's flags have them. output_filename: folder for the processes' output. executable: the interpreter. disable_cache,
-    use_gloo, use_mpi and mpi_args mean nothing here. HorovodInternalError: a process failed.
+    use_gloo, use_mpi and mpi_args mean nothing here. HorovodInternalError: a process failed. ValueError: a number
+    of workers is none.
     """
     given = {"num_proc": num_proc, "np": np, "hosts": hosts, "hostfile": hostfile,
              "host_discovery_script": host_discovery_script, "output_filename": output_filename, **others}
@@ -49,7 +52,10 @@ def _coordrun_flags(given: dict) -> List[str]:
     for name, value in given.items():
         if value is None or name in _IGNORED:
             continue
-        name = _OTHER_NAMES.get(name, name)
+        known = _OTHER_NAMES.get(name, name)
+        if known in _WORKERS:
+            value = checked_workers(name, value)
+        name = known
         if name not in _FLAGS and name != "cooldown_range":
             raise TypeError(f"run() got an unexpected argument {name!r}")
         named[name] = value
