@@ -249,8 +249,8 @@ TEST(LinkIdentity, IsReadAsItIsWritten) {
   for (const LinkIdentity& identity : {kIdentity, plain, encrypted, v6})
     EXPECT_EQ(*LinkIdentity::Parse(identity.ToText()), identity);
   for (const char* text :
-       {"", "coordd-tcp/2 3 5 plain", "coordd-tcp/1 3 5 plain -", "coordd-tcp/2 -3 5 plain -",
-        "coordd-tcp/2 03 5 plain -", "coordd-tcp/2 3 5 clear -", "coordd-tcp/2 3 5 plain - -"}) {
+       {"", "coordd-tcp/3 3 5 plain", "coordd-tcp/1 3 5 plain -", "coordd-tcp/3 -3 5 plain -",
+        "coordd-tcp/3 03 5 plain -", "coordd-tcp/3 3 5 clear -", "coordd-tcp/3 3 5 plain - -"}) {
     EXPECT_FALSE(LinkIdentity::Parse(text).ok()) << text;
   }
 }
