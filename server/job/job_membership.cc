@@ -52,6 +52,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn&
 absl::Status JobState::JoinNew(SessionId session, const v1::Join& join, const Turn& turn) {
   ReplaceWaiting(join, turn);
   COORDD_RETURN_IF_ERROR(MayJoin(join, View(), token_.Check(join.token()), turn.now));
+  COORDD_RETURN_IF_ERROR(workers_.MayWait(join));
   if (ended()) {
     COORDD_RETURN_IF_ERROR(Start(join, turn.now));
     history_.ForgetEarlierRun(join.launch());
