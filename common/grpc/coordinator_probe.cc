@@ -205,11 +205,21 @@ absl::Status CertificateRefused(long error, const std::string& signer, const Hos
       "; the file is of ", AuthoritiesIn(tls.ca), ")"));
 }
 
+// An alert says little, and may say the wrong thing: one of "unknown ca" is sent for a path that is
+// too long, too. Names of authorities may be the same by chance.
 absl::Status OursRefused(absl::string_view said, const HostPort& address, const TlsFiles& tls) {
   const absl::StatusOr<CertificateFacts> ours = ReadCertificateFacts(tls.cert);
-  return absl::UnauthenticatedError(
+  const std::string refused =
       absl::StrCat("coordd at ", address.ToString(), " does not take the certificate in ", tls.cert,
-                   ": expected one of the authority that it was given with --tls-ca", said,
+                   ": expected one ");
+  if (ours.ok() && absl::StrContains(AuthoritiesIn(tls.ca), ours->authority)) {
+    return absl::UnauthenticatedError(
+        absl::StrCat(refused, "for clients and of the authority that it was given with --tls-ca",
+                     said, "; this one says that it is of ", ours->authority, ", as ", tls.ca,
+                     " is, so coordd's log says what will not do"));
+  }
+  return absl::UnauthenticatedError(
+      absl::StrCat(refused, "of the authority that it was given with --tls-ca", said,
                    ours.ok() ? absl::StrCat("; this one is of ", ours->authority) : ""));
 }
 

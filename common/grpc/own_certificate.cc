@@ -2,6 +2,7 @@
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
 #include <string>
@@ -27,6 +28,15 @@ bool NamesSomebody(X509* certificate) {
          X509_NAME_get_index_by_NID(X509_get_subject_name(certificate), NID_commonName, -1) >= 0;
 }
 
+// What OpenSSL says that takes no certificate whose key or signature is worth little; empty: it
+// takes this one.
+std::string WhyTooWeak(X509* certificate) {
+  const TlsOwned<SSL_CTX> context(SSL_CTX_new(TLS_method()));
+  if (context == nullptr || SSL_CTX_use_certificate(context.get(), certificate) == 1) return "";
+  const char* said = ERR_reason_error_string(ERR_peek_last_error());
+  return said == nullptr ? "OpenSSL refuses it" : said;
+}
+
 // Empty: nothing is wrong.
 std::string WhatIsWrong(X509* certificate, TlsSide side) {
   const bool serves = side == TlsSide::kServer;
@@ -35,6 +45,17 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
     return absl::StrCat(" is not for ", serves ? "servers" : "clients", ": expected one with ",
                         serves ? "serverAuth" : "clientAuth", " (", serves ? "server" : "worker",
                         ".crt of `coordctl certs`)");
+  }
+  if (!serves && (X509_get_extension_flags(certificate) & EXFLAG_CA) != 0) {
+    return ": it is an authority's, which signs others' and is nobody's own: expected worker.crt "
+           "of "
+           "`coordctl certs`, or the like";
+  }
+  if (const std::string weak = WhyTooWeak(certificate); !weak.empty()) {
+    return absl::StrCat(
+        " cannot be used (", weak,
+        "): expected a key of 2048 bits of RSA, or of 256 of ECDSA, and a signature "
+        "by SHA-256, or more (coordctl certs)");
   }
   if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0)
     return " is not valid yet: this machine's clock is behind, or it is for later";

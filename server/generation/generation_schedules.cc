@@ -253,36 +253,36 @@ void GenerationSchedules::NoteLateness(Rank rank, const v1::Heartbeat& heartbeat
 
 // --- before and after ---------------------------------------------------------------------------
 
-absl::Status GenerationSchedules::Restore(const ResumedGeneration& resumed) {
+absl::Status GenerationSchedules::Restore(const ResumedGeneration::Scheduled& scheduled) {
   const auto impossible = [](const absl::Status& why) {
     return absl::InternalError(why.message());
   };
-  for (const ResumedGeneration::Scheduled& entry : resumed.schedules) {
-    const v1::Schedule& schedule = entry.schedule;
-    const MemberList& members = sets_.At(ProcessSetId{schedule.process_set()}).members();
-    ScheduleBatches batches;
-    for (const v1::ScheduledBatch& batch : schedule.batches()) {
-      std::vector<TensorSpec>& specs = batches.emplace_back();
-      for (const v1::TensorSpec& proto : batch.tensors()) {
-        absl::StatusOr<TensorSpec> spec = FromProto(proto);
-        const absl::Status valid = spec.ok() ? Validate(*spec, messages_.size()) : spec.status();
-        if (!valid.ok()) return impossible(valid);
-        specs.push_back(*std::move(spec));
-      }
+  const v1::Schedule& schedule = scheduled.schedule;
+  const MemberList& members = sets_.At(ProcessSetId{schedule.process_set()}).members();
+  ScheduleBatches batches;
+  for (const v1::ScheduledBatch& batch : schedule.batches()) {
+    std::vector<TensorSpec>& specs = batches.emplace_back();
+    for (const v1::TensorSpec& proto : batch.tensors()) {
+      absl::StatusOr<TensorSpec> spec = FromProto(proto);
+      const absl::Status valid = spec.ok() ? Validate(*spec, messages_.size()) : spec.status();
+      if (!valid.ok()) return impossible(valid);
+      specs.push_back(*std::move(spec));
     }
-    const bool on_devices = OnDevices(batches);
-    const absl::Status restored =
-        table_.Restore(schedule.id(), ProcessSetId{schedule.process_set()}, members,
-                       std::move(batches), entry.frozen);
-    if (!restored.ok()) return impossible(restored);
-    if (!on_devices) continue;
-    if (devices_.schedule() != 0)
-      return absl::InternalError("two schedules of tensors on devices are in force");
-    devices_.Begin(schedule.id(), members);
   }
-  if (messages_.identity().device_schedules && resumed.last_schedule > 0) devices_.AskAll();
-  table_.SkipNumbersUpTo(resumed.last_schedule);
+  const bool on_devices = OnDevices(batches);
+  const absl::Status restored = table_.Restore(schedule.id(), ProcessSetId{schedule.process_set()},
+                                               members, std::move(batches), scheduled.frozen);
+  if (!restored.ok()) return impossible(restored);
+  if (!on_devices) return absl::OkStatus();
+  if (devices_.schedule() != 0)
+    return absl::InternalError("two schedules of tensors on devices are in force");
+  devices_.Begin(schedule.id(), members);
   return absl::OkStatus();
+}
+
+void GenerationSchedules::EndRestore(int64_t last_schedule) {
+  if (messages_.identity().device_schedules && last_schedule > 0) devices_.AskAll();
+  table_.SkipNumbersUpTo(last_schedule);
 }
 
 void GenerationSchedules::End() {

@@ -82,8 +82,9 @@ class GenerationSchedules {
 
   void EndSet(ProcessSetId set) { table_.EndSet(set); }
   void End();  // of the generation
-  // What there was before coordd was started again. INTERNAL: there cannot have been.
-  absl::Status Restore(const ResumedGeneration& resumed);
+  // One that there was before coordd was started again. INTERNAL: there cannot have been.
+  absl::Status Restore(const ResumedGeneration::Scheduled& scheduled);
+  void EndRestore(int64_t last_schedule);  // behind the last of them
 
   std::vector<PendingTensor> NewlyStalled(absl::Time now, absl::Duration age) {
     return table_.NewlyStalled(now, age);

@@ -11,6 +11,15 @@
 #include "server/generation/generation_state.h"
 
 namespace coordd {
+namespace {
+
+// To make a set, with its negotiation, takes as long as so many entries of reports, and a batch
+// with its names as so many; ranks are copied.
+constexpr int64_t kEntriesOfSet = 16;
+constexpr int64_t kEntriesOfBatch = 4;
+constexpr int64_t kRanksOfEntry = 8;
+
+}  // namespace
 
 void GenerationState::TakeOver(const v1::ProcessSets& sets) {
   for (const v1::ProcessSet& set : sets.sets()) {
@@ -23,22 +32,38 @@ void GenerationState::TakeOver(const v1::ProcessSets& sets) {
 }
 
 // docs/design/recovery.md, part B.
-absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Time now) {
-  for (const ResumedGeneration::Set& set : resumed.sets) {
-    if (set.id != ProcessSetId{0}) {
-      const absl::Status restored = sets_.sets().Restore(set.id, set.ranks, set.is_pair, set.name);
-      if (!restored.ok()) return absl::InternalError(restored.message());
-      sets_.Add(set.id, set.is_pair).TakeAnnouncement();  // a pair has been announced
-    }
-    sets_.At(set.id).RestoreSequence(set.launched);
+absl::StatusOr<bool> GenerationState::Restore(ResumedGeneration& resumed, int64_t entries,
+                                              absl::Time now) {
+  for (size_t& i = resumed.sets_taken; i < resumed.sets.size(); ++i) {
+    if (entries <= 0) return false;
+    const ResumedGeneration::Set set = std::move(resumed.sets[i]);
+    entries -= kEntriesOfSet + static_cast<int64_t>(set.ranks.size()) / kRanksOfEntry;
+    COORDD_RETURN_IF_ERROR(RestoreSet(set));
   }
   sets_.sets().SkipNumbersUpTo(resumed.last_process_set);
-  COORDD_RETURN_IF_ERROR(schedules_.Restore(resumed));
+  for (size_t& i = resumed.schedules_taken; i < resumed.schedules.size(); ++i) {
+    if (entries <= 0) return false;
+    const ResumedGeneration::Scheduled scheduled = std::move(resumed.schedules[i]);
+    entries -= kEntriesOfSet + scheduled.schedule.batches_size() * kEntriesOfBatch;
+    COORDD_RETURN_IF_ERROR(schedules_.Restore(scheduled));
+  }
+  schedules_.EndRestore(resumed.last_schedule);
   std::map<int64_t, ProcessSetId> removals;
   for (const ResumedGeneration::Removal& removal : resumed.removals)
     removals.emplace(removal.request, removal.process_set);
   requests_.Restore(resumed.answered_requests, removals, now);
   messages_.RestorePosition(resumed.position);
+  return true;
+}
+
+// A set in which nothing was planned has no negotiation yet, as where all have just agreed on it.
+absl::Status GenerationState::RestoreSet(const ResumedGeneration::Set& set) {
+  if (set.id != ProcessSetId{0}) {
+    const absl::Status restored = sets_.sets().Restore(set.id, set.ranks, set.is_pair, set.name);
+    if (!restored.ok()) return absl::InternalError(restored.message());
+  }
+  if (set.is_pair) sets_.Add(set.id, set.is_pair).TakeAnnouncement();  // it has been announced
+  if (set.is_pair || set.launched > 0) sets_.At(set.id).RestoreSequence(set.launched);
   return absl::OkStatus();
 }
 

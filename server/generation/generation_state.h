@@ -47,9 +47,11 @@ class GenerationState {
   using RankGroup = coordd::RankGroup;
   // `by_rank`: the session of each rank. `options` outlives it.
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
-  // Goes on where its ranks are, as they have reported to a coordd that was started again. Once,
-  // before anything else. INTERNAL: they cannot have come there.
-  absl::Status Restore(const ResumedGeneration& resumed, absl::Time now);
+  // Goes on where its ranks are, as they have reported to a coordd that was started again. Before
+  // anything else, and over turns: each call takes about so many `entries` (of ReportMerge's) of
+  // the sets and schedules out of `resumed`, until one returns true. INTERNAL: they cannot have
+  // come there.
+  absl::StatusOr<bool> Restore(ResumedGeneration& resumed, int64_t entries, absl::Time now);
   // Begins with what the one before has left (Moved). Once, before anything else. REQUIRES: valid.
   void TakeOver(const v1::ProcessSets& sets);
   v1::ProcessSets LeftSets() const { return sets_.sets().Left(requests_.EndedForSome()); }
@@ -161,6 +163,7 @@ class GenerationState {
   void PlanReady(const Turn& turn);
 
   // generation_sets.cc
+  absl::Status RestoreSet(const ResumedGeneration::Set& set);
   absl::Status OnNamedSetRequest(Rank rank, const v1::ProcessSetRequest& request, const Turn& turn);
   void Answer(const AgreedRequest& agreed, const Turn& turn);
   absl::StatusOr<ProcessSetId> Apply(const AgreedRequest& agreed, const Turn& turn);

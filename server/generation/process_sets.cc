@@ -225,11 +225,14 @@ absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& rank
     return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(id), " of ", ranks.size(),
                                                    " ranks behind set ", last_id_));
   }
+  if (is_pair && pairs_.contains({ranks[0], ranks[1]})) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process sets ", ToInt(pairs_.at({ranks[0], ranks[1]})), " and ", ToInt(id),
+                     " are the same pair of ranks ", ListString(ranks)));
+  }
   last_id_ = id.value - 1;  // the next number is this one
   if (!name.empty()) return KeepNamed(name, ranks).status();
-  if (!is_pair) return AddNew(ranks).status();
-  return pairs_.contains({ranks[0], ranks[1]}) ? absl::OkStatus()
-                                               : KeepPair(ranks[0], ranks[1]).status();
+  return is_pair ? KeepPair(ranks[0], ranks[1]).status() : AddNew(ranks).status();
 }
 
 v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {

@@ -75,6 +75,7 @@ class ReportMerge::Steps {
     left -= FreeFirst(by_position_, left);
     left -= FreeFirst(ends_, left);
     left -= schedules_.Free(left);
+    for (; left > 0 && !result_.sets.empty(); --left) result_.sets.pop_back();
     return most - (left - FreeFirst(own_, left));
   }
 

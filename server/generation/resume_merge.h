@@ -47,6 +47,8 @@ struct ResumedGeneration {
   int64_t last_schedule = 0;
   std::vector<int64_t> answered_requests;  // by rank, once it has heard what it lacks
   std::vector<Removal> removals;           // to be answered anew
+  // So many of its sets and schedules a generation has taken (GenerationState::Restore).
+  size_t sets_taken = 0, schedules_taken = 0;
   MissedMessages missed;
 };
 

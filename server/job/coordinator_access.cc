@@ -240,7 +240,7 @@ std::shared_ptr<ByteBudget> CoordinatorState::BudgetOf(const std::string& owner)
   std::shared_ptr<ByteBudget> budget = known == budgets_.end() ? nullptr : known->second.lock();
   if (budget != nullptr) return budget;
   std::erase_if(budgets_, [](const auto& entry) { return entry.second.expired(); });
-  budget = std::make_shared<ByteBudget>(options_.max_bytes_per_owner);
+  budget = std::make_shared<ByteBudget>(options_.max_bytes_per_owner, options_.max_workers_per_job);
   budgets_[owner] = budget;
   return budget;
 }

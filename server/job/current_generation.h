@@ -36,8 +36,11 @@ class CurrentGeneration {
   // `knows_sets`: all of its process sets are known here; otherwise its survivors say them.
   CurrentGeneration(GenerationState::Identity identity, const ServerOptions& options,
                     std::vector<SessionId> by_rank, bool knows_sets)
-      : state_(std::make_shared<GenerationState>(std::move(identity), options, std::move(by_rank))),
-        knows_sets_(knows_sets) {}
+      : CurrentGeneration(
+            std::make_shared<GenerationState>(std::move(identity), options, std::move(by_rank)),
+            knows_sets) {}
+  CurrentGeneration(std::shared_ptr<GenerationState> state, bool knows_sets)
+      : state_(std::move(state)), knows_sets_(knows_sets) {}
 
   GenerationState& state() { return *state_; }
   const GenerationState& state() const { return *state_; }

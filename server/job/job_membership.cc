@@ -52,6 +52,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn&
 absl::Status JobState::JoinNew(SessionId session, const v1::Join& join, const Turn& turn) {
   ReplaceWaiting(join, turn);
   COORDD_RETURN_IF_ERROR(MayJoin(join, View(), token_.Check(join.token()), turn.now));
+  COORDD_RETURN_IF_ERROR(workers_.MayWait(join));
   if (ended()) {
     COORDD_RETURN_IF_ERROR(Start(join, turn.now));
     history_.ForgetEarlierRun(join.launch());
@@ -437,21 +438,13 @@ void JobState::ConcludeReturn(const Turn& turn) {
 }
 
 void JobState::TakeUp(int64_t entries, const Turn& turn) {
-  const auto whole = return_.Whole(turn.now, entries);
+  const auto whole = return_.Whole(entries, turn);
   if (!whole.has_value()) return;
+  if (!whole->ok()) return FailReturn(return_.CannotGoOn(whole->status()), turn);
   const std::vector<SessionId> by_rank = return_.ByRank();
-  absl::Status status = whole->status();
-  if (status.ok()) {
-    generation_.emplace(messages_.IdentityOf(by_rank, workers_, token_.budget()), options_, by_rank,
-                        /*knows_sets=*/true);
-    status = generation_->state().Restore((*whole)->resumed, turn.now);
-  }
-  if (!status.ok()) {
-    DropGeneration(turn);
-    return FailReturn(return_.CannotGoOn(status), turn);
-  }
+  generation_.emplace((*whole)->state, /*knows_sets=*/true);
   rendezvous_.Resume(by_rank, turn.now);
-  const ResumeBeginning beginning = return_.GoOn(**whole, generation_->state(), turn);
+  const ResumeBeginning beginning = return_.GoOn(**whole, turn);
   desk_.TellReturned(Dismisser(turn), turn);
   news_.TellMembers(-1);  // what the members have heard of them nobody knows
   news_.Changed();
@@ -465,6 +458,7 @@ void JobState::TakeUp(int64_t entries, const Turn& turn) {
 // It may be a million keys: each turn takes some of them.
 void JobState::WatchReturn(const Turn& turn) {
   if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
+  return_.BuryEnded(turn);
   if (return_.merging()) TakeUp(ReportMerge::kEntriesATurn, turn);
   if (!kv_.awaits() || return_.under_way()) return;
   if (!store_return_.EndIfComplete([this](SessionId session) { return Has(session); })) return;

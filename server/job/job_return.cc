@@ -15,23 +15,38 @@ namespace coordd {
 // All that was said: it may be some hundred MiB, of small messages.
 class JobReturn::Dropped final : public Remains {
  public:
-  Dropped(ResumeState state, BudgetShare share)
-      : state_(std::move(state)), share_(std::move(share)) {}
+  Dropped(ResumeState state, std::shared_ptr<GenerationState> restored, BudgetShare share)
+      : state_(std::move(state)), restored_(std::move(restored)), share_(std::move(share)) {}
 
   int64_t Free(int64_t most) override {
-    const int64_t freed = state_.Free(most);
+    int64_t freed = restored_ == nullptr ? 0 : restored_->Free(most);
+    if (freed < most) freed += state_.Free(most - freed);
     if (freed < most) share_.Set(0);
     return freed;
   }
 
  private:
   ResumeState state_;
+  const std::shared_ptr<GenerationState> restored_;  // a part of it; null: nothing
   BudgetShare share_;
+};
+
+class JobReturn::EndedMerge final : public Remains {
+ public:
+  explicit EndedMerge(std::unique_ptr<ReportMerge> merge) : merge_(std::move(merge)) {}
+
+  int64_t Free(int64_t most) override { return merge_->Free(most); }
+
+ private:
+  const std::unique_ptr<ReportMerge> merge_;
 };
 
 std::unique_ptr<Remains> JobReturn::Abandon() {
   if (!under_way()) return nullptr;
-  return std::make_unique<Dropped>(*std::exchange(state_, std::nullopt),
+  std::shared_ptr<GenerationState> restored;
+  if (whole_.has_value()) restored = std::move(whole_->state);
+  whole_.reset();
+  return std::make_unique<Dropped>(*std::exchange(state_, std::nullopt), std::move(restored),
                                    words_.Split(words_.bytes()));
 }
 
@@ -279,20 +294,45 @@ std::vector<SessionId> JobReturn::ByRank() const {
   return by_rank;
 }
 
-std::optional<absl::StatusOr<WholeReturn>> JobReturn::Whole(absl::Time now, int64_t entries) {
-  auto merged = state_->Merge(entries);
-  if (!merged.has_value()) return std::nullopt;
-  absl::StatusOr<ResumedGeneration>& resumed = *merged;
-  absl::StatusOr<Topology> topology = TopologyOfRanks();
+std::optional<absl::StatusOr<WholeReturn>> JobReturn::Whole(int64_t entries, const Turn& turn) {
+  BuryEnded(turn);
+  if (!whole_.has_value()) {
+    auto resumed = state_->Merge(entries);
+    if (!resumed.has_value()) return std::nullopt;
+    absl::StatusOr<Topology> topology = TopologyOfRanks();
+    NoteAllHeard(topology, turn.now);
+    if (!resumed->ok()) return resumed->status();
+    if (!topology.ok()) return topology.status();
+    const std::vector<SessionId> by_rank = ByRank();
+    whole_ = WholeReturn{**std::move(resumed), *std::move(topology),
+                         std::make_shared<GenerationState>(
+                             messages_.IdentityOf(by_rank, workers_, budget_), options_, by_rank)};
+  }
+  const absl::StatusOr<bool> done = whole_->state->Restore(whole_->resumed, entries, turn.now);
+  if (!done.ok()) return done.status();
+  if (!*done) return std::nullopt;
+  NoteAllHeard(whole_->topology, turn.now);
+  WholeReturn whole = *std::move(whole_);
+  whole_.reset();
+  return whole;
+}
+
+void JobReturn::BuryEnded(const Turn& turn) {
+  if (whole_.has_value() && !merging())
+    CurrentGeneration(std::exchange(whole_, std::nullopt)->state, /*knows_sets=*/true).Bury(turn);
+  if (!under_way()) return;
+  while (auto merge = state_->TakeEnded())
+    turn.Bury(std::make_unique<EndedMerge>(std::move(merge)));
+}
+
+// They have their places, as far as these are known, and are heard from now on.
+void JobReturn::NoteAllHeard(const absl::StatusOr<Topology>& topology, absl::Time now) {
   const std::vector<SessionId> by_rank = ByRank();
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     JobWorker& worker = workers_.at(by_rank[rank]);
     if (topology.ok()) worker.place = topology->places[rank];
     worker.last_heard = now;
   }
-  if (!resumed.ok()) return resumed.status();
-  if (!topology.ok()) return topology.status();
-  return WholeReturn{*std::move(resumed), *std::move(topology)};
 }
 
 absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
@@ -314,8 +354,8 @@ absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
   return topology;
 }
 
-ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const GenerationState& state,
-                                const Turn& turn) {
+ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const Turn& turn) {
+  const GenerationState& state = *whole.state;
   const std::vector<SessionId> by_rank = ByRank();
   const ResumeState& back = *state_;
   const ResumeBeginning beginning = back.beginning();

@@ -43,7 +43,8 @@ struct ReturnFailure {
 // All are back, and know together what was said.
 struct WholeReturn {
   ResumedGeneration resumed;
-  Topology topology;  // of the ranks as they were
+  Topology topology;                       // of the ranks as they were
+  std::shared_ptr<GenerationState> state;  // restored from `resumed`
 };
 
 // PURE; `now` must not decrease. Not thread-safe: one owner, who ends it as soon as it is complete
@@ -59,8 +60,10 @@ class JobReturn {
   JobReturn(const JobReturn&) = delete;
   JobReturn& operator=(const JobReturn&) = delete;
 
-  // What members report beyond what is usual is counted for the owner of the job, from now on.
+  // What members report beyond what is usual is counted for the owner of the job, from now on, and
+  // so are the process sets of the generation.
   void Bind(const std::shared_ptr<ByteBudget>& budget) {
+    budget_ = budget;
     words_.Bind(budget == nullptr ? nullptr : budget->words());
   }
   void Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now);
@@ -124,10 +127,12 @@ class JobReturn {
   std::vector<SessionId> ByRank() const;  // REQUIRES: complete, and not Over
   // nullopt: there is so much in what they say that it goes on with the next call, which is due at
   // once. INTERNAL: they cannot go on together. REQUIRES: complete, and not Over.
-  std::optional<absl::StatusOr<WholeReturn>> Whole(absl::Time now, int64_t entries);
+  std::optional<absl::StatusOr<WholeReturn>> Whole(int64_t entries, const Turn& turn);
   bool merging() const { return under_way() && state_->merging(); }
-  // It is over; each of the two tells those who are back. `state`: restored from `whole`.
-  ResumeBeginning GoOn(const WholeReturn& whole, const GenerationState& state, const Turn& turn);
+  // What was put together when somebody came or went is for nothing.
+  void BuryEnded(const Turn& turn);
+  // It is over; each of the two tells those who are back.
+  ResumeBeginning GoOn(const WholeReturn& whole, const Turn& turn);
   // Where another generation follows (`reforms`), who has not heard of this one yet hears of it,
   // and of its end, since it may have been in the one before. Returns those who are in it until
   // then.
@@ -141,7 +146,9 @@ class JobReturn {
   std::optional<ReturnFailure> OnLeave(SessionId session, const v1::Leave& leave,
                                        const std::optional<std::string>& drained, Effects& effects);
   class Dropped;
+  class EndedMerge;
   absl::Status OnReport(Rank rank, const v1::ResumeReport& part);
+  void NoteAllHeard(const absl::StatusOr<Topology>& topology, absl::Time now);
   absl::StatusOr<Topology> TopologyOfRanks() const;
   std::string Who(Rank rank) const;
   v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
@@ -152,6 +159,8 @@ class JobReturn {
   const JobMessages& messages_;
   JobWorkers& workers_;
   std::optional<ResumeState> state_;
+  std::optional<WholeReturn> whole_;  // of which not all is restored; nothing unless merging()
+  std::shared_ptr<ByteBudget> budget_;
   BudgetShare words_;  // of what state_ takes
   absl::Time excused_until_ = absl::InfinitePast();
 };

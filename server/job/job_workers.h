@@ -27,6 +27,7 @@ namespace coordd {
 struct JobWorker {
   v1::Join join;           // without the token
   int64_t word_bytes = 0;  // JobWorkers::Recount
+  int64_t door_bytes = 0;  // likewise, of one that has been in no generation yet
   Generation generation;   // 0: waiting
   Place place;             // of a member
   // For a survivor that waits: the generation that it was in, its rank there and its report.
@@ -87,9 +88,12 @@ class JobWorkers {
   // What workers say beyond what is usual is counted for the owner of the job, from now on.
   void Bind(const std::shared_ptr<ByteBudget>& budget) {
     words_.Bind(budget == nullptr ? nullptr : budget->words());
+    joins_.Bind(budget == nullptr ? nullptr : budget->joins());
   }
   // RESOURCE_EXHAUSTED of these: the workers of his jobs have said too much for this, too.
   absl::Status HasRoomFor(const v1::Join& join) const;
+  // RESOURCE_EXHAUSTED: too many workers of his jobs are in no generation yet.
+  absl::Status MayWait(const v1::Join& join) const;
   // After a part of its report has come, and after the last one; it has none, then.
   absl::Status TakeReport(JobWorker& worker, bool is_whole);
   // After its heartbeat. What there is no room for is not kept.
@@ -149,7 +153,9 @@ class JobWorkers {
 
   Map workers_;
   int64_t word_bytes_ = 0;  // of workers_
+  int64_t door_bytes_ = 0;  // likewise
   BudgetShare words_;
+  BudgetShare joins_;
   SharedWords shared_;
   Admission admission_;
   int32_t departing_ = 0;  // of workers_, those whose stream has ended

@@ -99,7 +99,7 @@ void ResumeState::Gone(Rank rank) {
 }
 
 void ResumeState::NoteLost(const v1::Departure& departure, const std::string& reason) {
-  merge_.reset();
+  EndMerge();
   if (!over_.has_value()) over_ = reason;
   lost_.try_emplace(departure.rank(), departure);
 }
@@ -185,9 +185,20 @@ std::optional<absl::StatusOr<ResumedGeneration>> ResumeState::Merge(int64_t entr
   return merge_->Continue(entries);
 }
 
+std::unique_ptr<ReportMerge> ResumeState::TakeEnded() {
+  if (ended_.empty()) return nullptr;
+  std::unique_ptr<ReportMerge> merge = std::move(ended_.back());
+  ended_.pop_back();
+  return merge;
+}
+
 int64_t ResumeState::Free(int64_t most) {
   int64_t left = most;
-  if (merge_ != nullptr) left -= merge_->Free(left);
+  EndMerge();
+  for (; left > 0 && !ended_.empty(); --left) {
+    left -= ended_.back()->Free(left);
+    if (left > 0) ended_.pop_back();
+  }
   for (; left > 0 && !members_.empty(); --left) {
     left -= members_.back().report.Free(left);
     if (left > 0) members_.pop_back();

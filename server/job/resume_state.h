@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -101,6 +102,8 @@ class ResumeState {
   // as MergeReports.
   std::optional<absl::StatusOr<ResumedGeneration>> Merge(int64_t entries);
   bool merging() const { return merge_ != nullptr; }
+  // Of what somebody who came or went has ended, until it is null: to be freed in parts.
+  std::unique_ptr<ReportMerge> TakeEnded();
   int64_t Free(int64_t most);  // as Remains::Free, once it is over
 
  private:
@@ -112,8 +115,11 @@ class ResumeState {
     int64_t bytes = 0;  // on the wire
   };
   Member& Changed(Rank rank) {
-    merge_.reset();
+    EndMerge();
     return members_[static_cast<size_t>(rank.value)];
+  }
+  void EndMerge() {
+    if (merge_ != nullptr) ended_.push_back(std::move(merge_));
   }
   Member& At(Rank rank) { return members_[static_cast<size_t>(rank.value)]; }
   const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value)]; }
@@ -129,6 +135,7 @@ class ResumeState {
   std::optional<std::string> over_;        // said once, also if whoever said it is gone again
   std::map<int32_t, v1::Departure> lost_;  // by rank; empty unless it is over
   std::unique_ptr<ReportMerge> merge_;     // of all that is above, which does not change
+  std::vector<std::unique_ptr<ReportMerge>> ended_;
 };
 
 }  // namespace coordd

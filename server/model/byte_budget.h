@@ -16,18 +16,26 @@ namespace coordd {
 inline constexpr int64_t kUsualWordBytes = 4 << 10;
 inline int64_t BeyondUsual(int64_t bytes) { return std::max<int64_t>(bytes - kUsualWordBytes, 0); }
 
+// What there is room for of each worker of the largest job that waits for its generation: one that
+// has a GPU and three labels of a topology takes less.
+inline constexpr int64_t kWaitingWorkerBytes = 4 << 10;
+
 // What a key of the store takes besides: a node of the map, two strings' heads and their
 // allocations.
 inline constexpr int64_t kKeyBytes = 192;
 
 // PURE. Not thread-safe. Shared by what takes of it, each with a BudgetShare.
 //
-// What is pending and stored takes of it. Two things have bounds beside it, so that neither is
-// refused because of the other.
+// What is pending and stored takes of it. Three things have bounds beside it, so that none is
+// refused because of another.
 class ByteBudget {
  public:
-  explicit ByteBudget(int64_t limit)
-      : limit_(limit), words_(new ByteBudget(limit / 4, 0)), names_(new ByteBudget(limit / 4, 0)) {}
+  // `workers`: of the largest job. All of it may wait at once, whatever the limit is.
+  explicit ByteBudget(int64_t limit, int64_t workers = 0)
+      : limit_(limit),
+        words_(new ByteBudget(Part{limit / 4})),
+        names_(new ByteBudget(Part{limit / 4})),
+        joins_(new ByteBudget(Part{std::max(limit / 2, workers * kWaitingWorkerBytes)})) {}
 
   int64_t used() const { return used_; }
   int64_t limit() const { return limit_; }
@@ -35,15 +43,20 @@ class ByteBudget {
   const std::shared_ptr<ByteBudget>& words() const { return words_; }
   // Names of tensors that are kept though they are not pending.
   const std::shared_ptr<ByteBudget>& names() const { return names_; }
+  // Workers that have joined and are in no generation yet.
+  const std::shared_ptr<ByteBudget>& joins() const { return joins_; }
 
  private:
   friend class BudgetShare;
 
-  ByteBudget(int64_t limit, int /*of_a_part*/) : limit_(limit) {}
+  struct Part {
+    int64_t limit = 0;
+  };
+  explicit ByteBudget(Part part) : limit_(part.limit) {}
 
   const int64_t limit_;
   int64_t used_ = 0;
-  const std::shared_ptr<ByteBudget> words_, names_;
+  const std::shared_ptr<ByteBudget> words_, names_, joins_;
 };
 
 // PURE. Not thread-safe. What one part takes of a budget, until it is gone; of none: without a

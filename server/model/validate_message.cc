@@ -207,6 +207,11 @@ absl::Status CheckLimits(const v1::JobLimits& limits) {
 }  // namespace
 
 absl::Status ValidateJobName(absl::string_view name) {
+  if (name.empty()) {
+    return Invalid("job", "it has no name",
+                   absl::StrCat("one of 1 to ", kMaxJobNameBytes, " letters, digits, and . _ - ",
+                                "(coordrun --job, COORDD_JOB_ID)"));
+  }
   COORDD_RETURN_IF_ERROR(CheckBytes("job", name, 1, kMaxJobNameBytes));
   for (char c : name) {
     if (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-') continue;

@@ -147,6 +147,7 @@ absl::StatusOr<ParsedMessage> Session::Parse(size_t bytes) {
 absl::Status Session::MayGreet(const v1::NodeMessages& batch) {
   if (!batch.has_hello()) return absl::OkStatus();
   const std::string& job = batch.hello().job();
+  COORDD_RETURN_IF_ERROR(ValidateJobName(job));
   stream_.job = std::hash<std::string>()(job);
   const absl::Status allowed = MayCallWithToken(stream_.caller->identity, Call::kNodeSession, job);
   if (!allowed.ok()) {

@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -45,6 +48,54 @@ TEST_F(OwnCertificateTest, MayBeOfAnotherAuthority) {
   TlsFiles files = WorkerTlsFiles(theirs_.path());
   files.ca = ours_ / "ca.crt";
   EXPECT_THAT(CheckOwnCertificate(files, TlsSide::kClient), IsOk());
+}
+
+// Signs itself.
+std::string MakePem(int rsa_bits, bool is_authority, const EVP_MD* digest) {
+  EVP_PKEY* const key = EVP_RSA_gen(static_cast<unsigned>(rsa_bits));
+  X509* const made = X509_new();
+  X509_set_version(made, X509_VERSION_3);
+  X509_gmtime_adj(X509_getm_notBefore(made), -60);
+  X509_gmtime_adj(X509_getm_notAfter(made), 3600);
+  X509_set_pubkey(made, key);
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, made, made, nullptr, nullptr, 0);
+  for (const auto& [kind, text] :
+       {std::pair{NID_ext_key_usage, "clientAuth,serverAuth"},
+        std::pair{NID_subject_alt_name, "DNS:localhost"},
+        std::pair{NID_basic_constraints, is_authority ? "CA:TRUE" : "CA:FALSE"}}) {
+    X509_EXTENSION* const extension = X509V3_EXT_conf_nid(nullptr, &context, kind, text);
+    X509_add_ext(made, extension, -1);
+    X509_EXTENSION_free(extension);
+  }
+  X509_sign(made, key, digest);
+  BIO* const out = BIO_new(BIO_s_mem());
+  PEM_write_bio_X509(out, made);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out, &text);
+  std::string pem(text, static_cast<size_t>(size));
+  BIO_free(out);
+  X509_free(made);
+  EVP_PKEY_free(key);
+  return pem;
+}
+
+// gRPC would say "empty address list:", and nothing behind it.
+TEST_F(OwnCertificateTest, IsRefusedWhereOpenSslFindsItTooWeak) {
+  for (const TlsSide side : {TlsSide::kClient, TlsSide::kServer}) {
+    EXPECT_THAT(CheckOwnPem(MakePem(2048, false, EVP_sha256()), "my.crt", side), IsOk());
+    EXPECT_THAT(CheckOwnPem(MakePem(1024, false, EVP_sha256()), "my.crt", side),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("TLS certificate my.crt cannot be used (ee key too small)")));
+  }
+}
+
+TEST_F(OwnCertificateTest, IsNoAuthorityWhereItIsAClients) {
+  const std::string pem = MakePem(2048, true, EVP_sha256());
+  EXPECT_THAT(CheckOwnPem(pem, "my.crt", TlsSide::kServer), IsOk());
+  EXPECT_THAT(CheckOwnPem(pem, "my.crt", TlsSide::kClient),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("TLS certificate my.crt: it is an authority's")));
 }
 
 TEST_F(OwnCertificateTest, SaysWhoItIsOfWhichAuthorityUntilWhen) {

@@ -120,6 +120,14 @@ TEST(ProcessSets, LeaveWhatWasAskedForToTheNextGeneration) {
   EXPECT_THAT(next.sets(1).ranks(), ElementsAre(0, 2));
 }
 
+TEST(ProcessSets, OneHasNoPairTwice) {
+  ProcessSets sets(3);
+  EXPECT_THAT(sets.Restore(ProcessSetId{5}, Ranks({0, 2}), /*is_pair=*/true), IsOk());
+  EXPECT_THAT(sets.Restore(ProcessSetId{6}, Ranks({0, 2}), /*is_pair=*/true),
+              StatusIs(Code::kInvalidArgument, HasSubstr("sets 5 and 6 are the same pair")));
+  EXPECT_EQ(*sets.PairOf(Rank{0}, Rank{2}), ProcessSetId{5});
+}
+
 TEST(ProcessSets, MayHaveTheSameRanksOnceSomeAreLostAndKeepTheirNumbers) {
   ProcessSets sets(3);
   EXPECT_THAT(sets.Restore(ProcessSetId{1}, Ranks({0, 2}), /*is_pair=*/false), IsOk());

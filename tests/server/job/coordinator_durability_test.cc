@@ -363,6 +363,8 @@ TEST_F(CoordinatorDurabilityTest, MuchThatMembersReportIsPutTogetherOverTurns) {
   beat.mutable_heartbeat();
   EXPECT_THAT(Resumed(Do(SessionMessage{SessionId{11}, beat})), testing::IsEmpty());
   Do(SessionEnded{SessionId{12}, "reset"});
+  for (int i = 0; i < 60 && state_->NextDeadline() == absl::InfinitePast(); ++i)
+    EXPECT_THAT(turn(), testing::IsEmpty()) << "what was put together is freed in parts, too";
   EXPECT_GT(state_->NextDeadline(), now_);
   EXPECT_THAT(Resumed(Resume(13, 1, report)), testing::IsEmpty());
   std::vector<int64_t> resumed;

@@ -86,7 +86,7 @@ TEST_F(JobReturnTest, IsCompleteWhenAllHaveComeAndSaidWhereTheyAre) {
   ASSERT_TRUE(back_.complete());
   EXPECT_FALSE(back_.Over().has_value());
   EXPECT_THAT(back_.ByRank(), ElementsAre(SessionId{1}, SessionId{2}));
-  const absl::StatusOr<WholeReturn> whole = *back_.Whole(kStart, ReportMerge::kEntriesAtOnce);
+  const absl::StatusOr<WholeReturn> whole = *back_.Whole(ReportMerge::kEntriesAtOnce, turn_);
   ASSERT_THAT(whole.status(), IsOk());
   EXPECT_EQ(whole->topology.places.size(), 2u);
   EXPECT_EQ(job_.workers.at(SessionId{2}).place.size, 2);
@@ -109,7 +109,7 @@ TEST_F(JobReturnTest, NodesLieInTheRacksThatAreStored) {
     ASSERT_THAT(back.OnMessage(SessionId{rank + 1}, message, std::nullopt, effects_).status(),
                 IsOk());
   }
-  const absl::StatusOr<WholeReturn> whole = *back.Whole(kStart, ReportMerge::kEntriesAtOnce);
+  const absl::StatusOr<WholeReturn> whole = *back.Whole(ReportMerge::kEntriesAtOnce, turn_);
   ASSERT_THAT(whole.status(), IsOk());
   EXPECT_THAT(whole->topology.member_of_rank, ElementsAre(0, 1));
   EXPECT_THAT(whole->topology.levels, ElementsAre(ElementsAre(DomainRun{0, 2, 1})));
@@ -156,6 +156,104 @@ TEST_F(JobReturnTest, ReportsAreCountedForTheOwnerOfTheJob) {
   EXPECT_EQ(budget->words()->used(), once);
   back_.Abandon();
   EXPECT_EQ(budget->words()->used(), 0);
+}
+
+// As many process sets as a job may have are half a million allocations and more.
+class LongReturnTest : public JobReturnTest {
+ protected:
+  static constexpr int32_t kSets = 3000;
+
+  // Rank 0 reports so many sets of its own, each with a batch.
+  void ComeWithSets() {
+    ASSERT_THAT(Join(1, 0), IsOk());
+    ASSERT_THAT(Join(2, 1), IsOk());
+    ASSERT_THAT(Report(2), IsOk());
+    v1::WorkerMessage message;
+    message.set_generation(3);
+    v1::ResumeReport& report = *message.mutable_resume_report();
+    report.set_last_process_set(kSets);
+    for (int32_t number = 1; number <= kSets; ++number) {
+      AddSet(report, number, absl::StrCat("set", number), {0});
+      v1::LanePosition& lane = *report.add_lanes();
+      lane.set_lane(number);
+      lane.set_launched(number);
+    }
+    ASSERT_THAT(back_.OnMessage(SessionId{1}, message, std::nullopt, effects_).status(), IsOk());
+    ASSERT_TRUE(back_.complete());
+  }
+  static void AddSet(v1::ResumeReport& report, int32_t number, const std::string& name,
+                     const std::vector<int32_t>& ranks) {
+    v1::ProcessSetChange& set = *report.add_process_sets();
+    set.set_process_set(number);
+    set.set_name(name);
+    set.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  }
+  // In how many turns they are put together, and the generation is restored.
+  int Turns(int64_t entries) {
+    int turns = 1;
+    while (!(whole_ = back_.Whole(entries, turn_)).has_value()) {
+      EXPECT_TRUE(back_.merging()) << "others may come in between";
+      EXPECT_EQ(back_.NextDeadline(), absl::InfinitePast()) << "it is due at once";
+      ++turns;
+    }
+    return turns;
+  }
+
+  Graveyard graveyard_;
+  Turn turn_{kStart, effects_, &graveyard_};
+  std::optional<absl::StatusOr<WholeReturn>> whole_;
+};
+
+TEST_F(LongReturnTest, ProcessSetsAreRestoredOverTurns) {
+  ComeWithSets();
+  EXPECT_GE(Turns(ReportMerge::kEntriesAtOnce), kSets * 16 / ReportMerge::kEntriesAtOnce);
+  ASSERT_THAT(whole_->status(), IsOk());
+  EXPECT_EQ((*whole_)->state->process_sets(), kSets);
+  EXPECT_THAT((*whole_)->state->CheckConsistency(), IsOk());
+}
+
+TEST_F(LongReturnTest, WhatIsRestoredWhenSomebodyGoesIsForNothingAndFreedInParts) {
+  ComeWithSets();
+  int turns = 0;
+  for (; graveyard_.empty() && turns < 20; ++turns)
+    ASSERT_FALSE(back_.Whole(ReportMerge::kEntriesAtOnce, turn_).has_value());
+  back_.Drop(SessionId{2});
+  EXPECT_FALSE(back_.merging());
+  back_.BuryEnded(turn_);
+  EXPECT_FALSE(graveyard_.empty());
+  EXPECT_EQ(graveyard_.Free(), Graveyard::kPiecesATurn) << "there is more than a turn's";
+  ASSERT_THAT(Join(3, 1), IsOk());
+  ASSERT_THAT(Report(3), IsOk());
+  EXPECT_GT(Turns(ReportMerge::kEntriesAtOnce), turns) << "it begins anew";
+  ASSERT_THAT(whole_->status(), IsOk());
+  EXPECT_EQ((*whole_)->state->process_sets(), kSets);
+  EXPECT_EQ((*whole_)->state->session_of(Rank{1}), SessionId{3});
+}
+
+TEST_F(LongReturnTest, WhatIsRestoredWhenTheGenerationEndsIsFreedInParts) {
+  ComeWithSets();
+  for (int i = 0; i < 20; ++i)
+    ASSERT_FALSE(back_.Whole(ReportMerge::kEntriesAtOnce, turn_).has_value());
+  graveyard_.Bury(back_.Abandon());
+  EXPECT_FALSE(back_.under_way());
+  EXPECT_EQ(graveyard_.Free(), Graveyard::kPiecesATurn);
+  for (int i = 0; i < 100 && !graveyard_.empty(); ++i) graveyard_.Free();
+  EXPECT_TRUE(graveyard_.empty());
+}
+
+// coordd makes one of two ranks; what says otherwise was no coordd's.
+TEST_F(LongReturnTest, APairThatIsReportedTwiceEndsTheGenerationAndNoMore) {
+  ASSERT_THAT(Join(1, 0), IsOk());
+  ASSERT_THAT(Join(2, 1), IsOk());
+  ASSERT_THAT(Report(2), IsOk());
+  v1::WorkerMessage message;
+  message.set_generation(3);
+  for (const int32_t number : {5, 6}) AddSet(*message.mutable_resume_report(), number, "", {0, 1});
+  ASSERT_THAT(back_.OnMessage(SessionId{1}, message, std::nullopt, effects_).status(), IsOk());
+  EXPECT_EQ(Turns(ReportMerge::kEntriesAtOnce), 1);
+  EXPECT_THAT(whole_->status(),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("process sets 5 and 6 are the same pair of ranks [0, 1]")));
 }
 
 TEST_F(JobReturnTest, AMemberIsFoundInTheRecordWhateverRankIsSaidToBeIts) {

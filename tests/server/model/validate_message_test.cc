@@ -33,7 +33,9 @@ TEST(ValidateMessage, AcceptsNamesInAnyScript) {
 
 TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
   const std::vector<WrongMessage> cases = {
-      {[](v1::Join& j) { j.set_job(""); }, "job: 0 bytes, expected 1 to 128"},
+      {[](v1::Join& j) { j.set_job(""); },
+       "job: it has no name, expected one of 1 to 128 letters, digits, and . _ - (coordrun --job, "
+       "COORDD_JOB_ID)"},
       {[](v1::Join& j) { j.set_job("a b"); }, "job: byte 32"},
       {[](v1::Join& j) { j.set_token(std::string(257, 'x')); }, "token: 257 bytes"},
       {[](v1::Join& j) { j.set_worker_id(""); }, "worker_id: 0 bytes"},
