@@ -43,9 +43,8 @@ CollectiveArgs ArgsOf(const Collective& collective) {
     const bool gathers = collective.kind == CollectiveKind::kAllgather;
     args.input = OfSize<const std::byte>(gathers ? blocks.front() : collective.bytes);
   }
-  args.output = OfSize<std::byte>(collective.kind == CollectiveKind::kReducescatter
-                                      ? blocks.front()
-                                      : collective.bytes);
+  args.output = OfSize<std::byte>(
+      collective.kind == CollectiveKind::kReducescatter ? blocks.front() : collective.bytes);
   if (splits) args.input_block_bytes = blocks;
   if (collective.kind == CollectiveKind::kAllgather || collective.kind == CollectiveKind::kAlltoall)
     args.output_block_bytes = blocks;
@@ -75,11 +74,15 @@ class Ways {
         of_.kind == CollectiveKind::kAllgather || of_.kind == CollectiveKind::kReducescatter;
     const int64_t blocks = has_blocks ? of_.nodes : 1;
     const int64_t cut = (of_.bytes + blocks - 1) / blocks;
-    const int64_t slice = SliceExchange::SliceBytesFor(args_);
-    if (slice >= cut) return;
+    // Equal ones, where the last is smaller than the others.
+    const int64_t most = SliceExchange::SliceBytesFor(args_);
+    const int64_t slices = (cut - cut / 64 + most - 1) / most;
+    if (slices < 2) return;
+    const int64_t unit = kElementBytes * (has_blocks ? 1 : of_.nodes);
+    const int64_t slice = std::max<int64_t>(cut / slices / unit, 1) * unit;
     ways_.push_back({absl::StrCat("slices of ", name),
                      [make, bytes = slice * blocks](Rank self) { return make(self, bytes); },
-                     {(cut + slice - 1) / slice, SliceExchange::kInFlight}});
+                     {slices, SliceExchange::kInFlight}});
   }
   std::vector<Way> Take() { return std::move(ways_); }
 
@@ -123,14 +126,14 @@ void AddAllreduces(Ways& ways, int32_t nodes, const std::shared_ptr<const GridOf
 
 // As SliceExchange has them.
 TransferSchedule SliceScheduleOf(CollectiveKind kind, Rank self, int32_t nodes,
-                                 const GridOfRanks& grid, int64_t bytes) {
+                                 const GridOfRanks& grid, int64_t bytes, int64_t whole_bytes) {
   switch (kind) {
     case CollectiveKind::kAllgather:
       return MakeSliceAllgather(self, &grid, Ranges(bytes, nodes));
     case CollectiveKind::kReducescatter:
       return MakeSliceReducescatter(self, &grid, Ranges(bytes, nodes));
     case CollectiveKind::kBroadcast:
-      return BinomialBroadcast(self, nodes, Rank{0}, bytes);
+      return MakeSliceBroadcast(self, nodes, Rank{0}, bytes, whole_bytes);
     default:
       return MakeSliceSchedule(self, nodes, &grid, bytes, kElementBytes);
   }
@@ -185,6 +188,14 @@ std::vector<Way> WaysOf(const Collective& collective, const Network& network) {
             return BinomialBroadcast(self, nodes, Rank{0}, bytes);
           },
           true);
+      for (const int32_t arity : {1, 2}) {
+        ways.Add(
+            arity == 1 ? "chain" : "tree of two",
+            [nodes, arity](Rank self, int64_t bytes) {
+              return ArityBroadcast(self, nodes, Rank{0}, arity, bytes);
+            },
+            true);
+      }
       break;
     default:
       ways.Add(
@@ -198,8 +209,10 @@ std::vector<Way> WaysOf(const Collective& collective, const Network& network) {
 }
 
 Way ChoiceOf(const Collective& collective, const Network& network) {
-  auto grid = std::make_shared<const GridOfRanks>(GridOfRacks(collective, network));
   const int32_t nodes = collective.nodes;
+  // As MakeHostGroup says.
+  auto grid = std::make_shared<const GridOfRanks>(GridOfRacks(collective, network));
+  if (grid->empty()) grid = std::make_shared<const GridOfRanks>(GridOfFactors(nodes));
   const Algorithm algorithm =
       ChooseAlgorithm(collective.kind, collective.bytes, nodes, PlacesApart(*grid, nodes));
   if (algorithm != Algorithm::kSlices) {
@@ -211,12 +224,15 @@ Way ChoiceOf(const Collective& collective, const Network& network) {
             {}};
   }
   Ways ways(collective);
-  ways.Add(std::string(NameInGrid(algorithm)),
-           [kind = collective.kind, nodes, grid](Rank self, int64_t bytes) {
-             return SliceScheduleOf(kind, self, nodes, *grid, bytes);
-           },
-           true);
-  return ways.Take().back();
+  ways.Add(
+      "",
+      [kind = collective.kind, nodes, grid, whole = collective.bytes](Rank self, int64_t bytes) {
+        return SliceScheduleOf(kind, self, nodes, *grid, bytes, whole);
+      },
+      true);
+  Way choice = ways.Take().back();
+  choice.name = std::string(grid->empty() ? Name(algorithm) : NameInGrid(algorithm));
+  return choice;
 }
 
 int64_t EvenBytes(int64_t bytes, int32_t nodes) {
@@ -229,9 +245,8 @@ absl::StatusOr<double> Microseconds(const Way& way, const Collective& collective
                                     const Network& network) {
   const int32_t rack_size = collective.nodes / network.racks;
   const Symmetry symmetry = SymmetryOf(way.make, collective.nodes, rack_size);
-  COORDD_ASSIGN_OR_RETURN(const MessageTable table,
-                          TableOf(way.make, symmetry, collective.nodes, rack_size,
-                                  RunOptions().segment_bytes));
+  COORDD_ASSIGN_OR_RETURN(const MessageTable table, TableOf(way.make, symmetry, collective.nodes,
+                                                            rack_size, RunOptions().segment_bytes));
   return MicrosecondsOf(table, network, collective.nodes, way.pieces);
 }
 

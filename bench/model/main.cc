@@ -106,14 +106,11 @@ absl::Status Run(const Flags& flags) {
   }
   if (!flags.json) return absl::OkStatus();
   const Network& network = sweep.network;
-  const nlohmann::json all = {{"alpha_us", network.alpha_us},
-                              {"gap_us", network.gap_us},
-                              {"gbit", network.gbit},
-                              {"reduce_gbyte", network.reduce_gbyte},
-                              {"rack_nodes", sweep.rack_nodes},
-                              {"oversubscription", network.oversubscription},
-                              {"labelled", sweep.labelled},
-                              {"cells", cells}};
+  const nlohmann::json all = {
+      {"alpha_us", network.alpha_us},   {"gap_us", network.gap_us},
+      {"gbit", network.gbit},           {"reduce_gbyte", network.reduce_gbyte},
+      {"rack_nodes", sweep.rack_nodes}, {"oversubscription", network.oversubscription},
+      {"labelled", sweep.labelled},     {"cells", cells}};
   std::printf("%s\n", all.dump().c_str());
   return absl::OkStatus();
 }

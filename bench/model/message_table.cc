@@ -50,10 +50,9 @@ class Builder {
       const End &sent = sent_[i], &received = received_[i];
       if (std::tie(sent.from, sent.to, sent.distance, sent.bytes) !=
           std::tie(received.from, received.to, received.distance, received.bytes)) {
-        return absl::InternalError(absl::StrCat("rank ", received.to, " waits for ", received.bytes,
-                                                " bytes of rank ", received.from, ", rank ",
-                                                sent.from, " sends ", sent.bytes, " to rank ",
-                                                sent.to));
+        return absl::InternalError(absl::StrCat(
+            "rank ", received.to, " waits for ", received.bytes, " bytes of rank ", received.from,
+            ", rank ", sent.from, " sends ", sent.bytes, " to rank ", sent.to));
       }
       table_.trains[static_cast<size_t>(sent.index)].to_step = received.index;
     }
@@ -77,9 +76,8 @@ class Builder {
                          .distance = symmetry_.Distance(self, to),
                          .order = static_cast<int32_t>(sent_.size()),
                          .index = static_cast<int32_t>(table_.trains.size())});
-        table_.trains.push_back({.from = self,
-                                 .to = to_class,
-                                 .leaves_rack = self / rack_size_ != to / rack_size_});
+        table_.trains.push_back(
+            {.from = self, .to = to_class, .leaves_rack = self / rack_size_ != to / rack_size_});
         ++table_.steps.back().trains;
       }
       sent_.back().bytes += bytes;

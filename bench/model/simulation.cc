@@ -136,8 +136,7 @@ class Simulation {
     if (event.what == What::kAtUplink || event.what == What::kAtDownlink) {
       const bool is_up = event.what == What::kAtUplink;
       Line& line = is_up ? up_[rack_of(train.from)] : down_[rack_of(train.to)];
-      const auto [first, last] =
-          line.Pass(event.at_us, event.last_us, bytes * uplink_us_per_byte_);
+      const auto [first, last] = line.Pass(event.at_us, event.last_us, bytes * uplink_us_per_byte_);
       return Push(first, is_up ? What::kAtDownlink : What::kAtPort, event.piece, event.index, last);
     }
     StepState& state = StateOf(event.piece, train.to_step);
@@ -158,8 +157,8 @@ class Simulation {
     double& until = ranks_[static_cast<size_t>(rank)].combines_until_us;
     double done = state.last_us;
     if (step.combined_bytes > 0) {
-      until = std::max(until, state.first_us) +
-              static_cast<double>(step.combined_bytes) * us_per_byte;
+      until =
+          std::max(until, state.first_us) + static_cast<double>(step.combined_bytes) * us_per_byte;
       done = std::max(until, done + static_cast<double>(step.last_segment_bytes) * us_per_byte);
     }
     Push(done + static_cast<double>(step.local_bytes) * us_per_byte, What::kStepDone, piece, rank);

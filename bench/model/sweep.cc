@@ -34,9 +34,9 @@ absl::StatusOr<std::vector<CollectiveKind>> KindsFrom(const std::vector<std::str
     for (const auto& [name, kind] : kKinds)
       if (word == name) kinds.push_back(kind);
     if (kinds.size() == before) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--ops ", word,
-          ", expected some of allreduce,allgather,reduce_scatter,broadcast,alltoall"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--ops ", word,
+                       ", expected some of allreduce,allgather,reduce_scatter,broadcast,alltoall"));
     }
   }
   return kinds;
@@ -48,8 +48,8 @@ absl::StatusOr<nlohmann::json> Cell(const Sweep& sweep, CollectiveKind kind, int
   const bool in_racks = sweep.rack_nodes > 0 && nodes > sweep.rack_nodes;
   network.racks = in_racks ? nodes / sweep.rack_nodes : 1;
   const Collective collective{kind, EvenBytes(bytes, nodes), nodes, sweep.labelled};
-  nlohmann::json cell = {{"op", NameOf(kind)}, {"nodes", nodes}, {"racks", network.racks},
-                         {"bytes", bytes}};
+  nlohmann::json cell = {
+      {"op", NameOf(kind)}, {"nodes", nodes}, {"racks", network.racks}, {"bytes", bytes}};
   double best_us = 0;
   for (const Way& way : WaysOf(collective, network)) {
     COORDD_ASSIGN_OR_RETURN(const double us, Microseconds(way, collective, network));

@@ -61,10 +61,10 @@ TEST(ModelledCollective, AFoldIsTwoStepsMoreAndAllBytesTwice) {
     // By doubling, who does not fold has sent before his partner has: that start may be hidden.
     const int32_t q = static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(p)));
     const Collective collective{CollectiveKind::kAllreduce, 65536, p};
-    EXPECT_NEAR(TimeOf("halving_doubling", collective),
-                2 * (kAlpha + Bytes(65536)) + 2 * std::log2(q) * kAlpha +
-                    2 * Bytes(65536.0 * (q - 1) / q),
-                1e-6);
+    EXPECT_NEAR(
+        TimeOf("halving_doubling", collective),
+        2 * (kAlpha + Bytes(65536)) + 2 * std::log2(q) * kAlpha + 2 * Bytes(65536.0 * (q - 1) / q),
+        1e-6);
     EXPECT_NEAR(TimeOf("recursive_doubling", collective),
                 (2 + std::log2(q)) * (kAlpha + Bytes(65536)), kAlpha);
   }
