@@ -231,7 +231,8 @@ Way ChoiceOf(const Collective& collective, const Network& network) {
       },
       true);
   Way choice = ways.Take().back();
-  choice.name = std::string(grid->empty() ? Name(algorithm) : NameInGrid(algorithm));
+  const bool in_grid = HasDimensions(collective.kind) && !grid->empty();
+  choice.name = std::string(in_grid ? NameInGrid(algorithm) : Name(algorithm));
   return choice;
 }
 

@@ -43,11 +43,15 @@ constexpr int64_t kLeadersMax = int64_t{4} << 10;
 // What is not worth cutting among nodes of one rank.
 constexpr int64_t kWholeMax = int64_t{256} << 10;
 
+// What is not worth cutting of a broadcast.
+constexpr int64_t kWholeBroadcastMax = int64_t{128} << 10;
+
 // On thin nodes the one rank of each that would carry what is large is slower than all together.
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp. An allgather and a reducescatter by
 // dimensions have no more steps, messages or bytes of a rank than the ring and the pairwise one, so
-// in a grid they go so at any size.
+// in a grid they go so at any size. A large broadcast in slices is sent once or twice by each node,
+// along a binomial tree log2 p times by its root. docs/design/between_nodes.md has the figures.
 constexpr Row kTable[] = {
     {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
@@ -65,7 +69,7 @@ constexpr Row kTable[] = {
     {CollectiveKind::kBroadcast, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
-    {CollectiveKind::kBroadcast, kWholeMax, Algorithm::kBinomialTree},
+    {CollectiveKind::kBroadcast, kWholeBroadcastMax, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kSlices, kApartOnly, 3},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, kEvenOnly},
@@ -206,12 +210,12 @@ TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
 
 // What is not worth cutting is worth no tree that is deeper than the binomial one. In a chain a
 // slice has as many steps as there are nodes, and each byte is sent once; with more nodes than
-// large slices the steps count more than the bytes that a tree of two sends twice.
+// slices the steps count more than the bytes that a tree of two sends twice.
 TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
                                     int64_t whole_bytes) {
-  if (nodes == 2 || whole_bytes <= kWholeMax)
+  if (nodes == 2 || whole_bytes <= kWholeBroadcastMax)
     return BinomialBroadcast(self, nodes, root, size_bytes);
-  const int32_t arity = nodes <= whole_bytes / kWholeMax ? 1 : 2;
+  const int32_t arity = size_bytes == 0 || nodes <= whole_bytes / size_bytes ? 1 : 2;
   return ArityBroadcast(self, nodes, root, arity, size_bytes);
 }
 

@@ -137,13 +137,13 @@ TEST(AlgorithmTable, ASliceOfABroadcastTakesAChainWhereSlicesAreMany) {
   const auto sends = [](int32_t nodes, int64_t whole_bytes) {
     int64_t sent = 0;
     for (const AlgorithmStep& step :
-         MakeSliceBroadcast(Rank{0}, nodes, Rank{0}, 1024, whole_bytes).steps)
+         MakeSliceBroadcast(Rank{0}, nodes, Rank{0}, 1 << 16, whole_bytes).steps)
       sent += std::ssize(step.sends);
     return sent;
   };
   EXPECT_EQ(sends(16, 1 << 14), 4);  // by a binomial tree: there is one slice
-  EXPECT_EQ(sends(16, 1 << 20), 2);
-  EXPECT_EQ(sends(16, 1 << 23), 1);
+  EXPECT_EQ(sends(16, 1 << 19), 2);
+  EXPECT_EQ(sends(16, 1 << 20), 1);
   EXPECT_EQ(sends(2, 1 << 23), 1);
 }
 
@@ -292,7 +292,7 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_TRUE(HasHierarchy(CollectiveKind::kReducescatter, /*even=*/true));
   EXPECT_TRUE(HasHierarchy(CollectiveKind::kAllreduce, /*even=*/false));
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
-  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 18, 6, Places::kApart),
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 17, 6, Places::kApart),
             Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 20, 6, Places::kApart),
             Algorithm::kSlices);

@@ -62,7 +62,7 @@ TEST(HostChoice, GoesByTheFactorsOfTheNumberOfNodesWhereNoRacksAreKnown) {
 }
 
 TEST(HostChoice, CutsALargeBroadcastAmongMoreThanTwoNodes) {
-  std::vector<std::byte> small(1 << 18), large(1 << 20);
+  std::vector<std::byte> small(1 << 17), large(1 << 18);
   const auto choice = [](std::vector<std::byte>& bytes, int32_t nodes) {
     return AgreedChoice(ArgsOf(CollectiveKind::kBroadcast, bytes, nodes), Apart(nodes, {}),
                         HostAlgorithm::kAuto, kInlineMax);
