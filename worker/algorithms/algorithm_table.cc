@@ -34,6 +34,7 @@ struct Row {
   int64_t max_bytes;  // the row holds up to here
   Algorithm algorithm;
   uint32_t places = kEverywhere;
+  int32_t min_ranks = 0;
 };
 
 // What a leader gives to its node in one post.
@@ -42,11 +43,15 @@ constexpr int64_t kLeadersMax = int64_t{4} << 10;
 // What is not worth cutting among nodes of one rank.
 constexpr int64_t kWholeMax = int64_t{256} << 10;
 
+// What is not worth cutting of a broadcast.
+constexpr int64_t kWholeBroadcastMax = int64_t{128} << 10;
+
 // On thin nodes the one rank of each that would carry what is large is slower than all together.
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp. An allgather and a reducescatter by
 // dimensions have no more steps, messages or bytes of a rank than the ring and the pairwise one, so
-// in a grid they go so at any size.
+// in a grid they go so at any size. A large broadcast in slices is sent once or twice by each node,
+// along a binomial tree log2 p times by its root. docs/design/between_nodes.md has the figures.
 constexpr Row kTable[] = {
     {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
@@ -64,6 +69,8 @@ constexpr Row kTable[] = {
     {CollectiveKind::kBroadcast, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
+    {CollectiveKind::kBroadcast, kWholeBroadcastMax, Algorithm::kBinomialTree},
+    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kSlices, kApartOnly, 3},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, kEvenOnly},
     {CollectiveKind::kReducescatter, kWholeMax, Algorithm::kDimensions, kAnyGrid},
@@ -156,7 +163,7 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
                           Places places) {
   if (world_size == 1) return Algorithm::kLocalCopy;
   for (const Row& row : kTable) {
-    if ((row.places & Of(places)) == 0) continue;
+    if ((row.places & Of(places)) == 0 || world_size < row.min_ranks) continue;
     if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
   }
   COORDD_CHECK(false);  // the table has a row for every kind
@@ -199,6 +206,17 @@ TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
   const bool has_grid = grid != nullptr && !grid->empty();
   return has_grid ? DimensionReducescatter(self, *grid, blocks)
                   : PairwiseReduceScatter(self, blocks);
+}
+
+// What is not worth cutting is worth no tree that is deeper than the binomial one. In a chain a
+// slice has as many steps as there are nodes, and each byte is sent once; with more nodes than
+// slices the steps count more than the bytes that a tree of two sends twice.
+TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                                    int64_t whole_bytes) {
+  if (nodes == 2 || whole_bytes <= kWholeBroadcastMax)
+    return BinomialBroadcast(self, nodes, root, size_bytes);
+  const int32_t arity = size_bytes == 0 || nodes <= whole_bytes / size_bytes ? 1 : 2;
+  return ArityBroadcast(self, nodes, root, arity, size_bytes);
 }
 
 // Beyond a few nodes the bytes that a tree has into its root, N for each of its steps, count more

@@ -81,6 +81,11 @@ TransferSchedule MakeSliceAllgather(Rank self, const GridOfRanks* grid,
 TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
                                         absl::Span<const ByteRange> blocks);
 
+// The schedule of a broadcast of a slice, among one rank of each node, of a value of `whole_bytes`,
+// which all of them know.
+TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                                    int64_t whole_bytes);
+
 // The schedule of a reduce of a slice among one rank of each node.
 TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
                                  int64_t element_bytes);

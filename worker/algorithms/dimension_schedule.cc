@@ -79,6 +79,13 @@ GridOfRanks GridOf(absl::Span<const std::vector<int32_t>> levels) {
   return grid;
 }
 
+GridOfRanks GridOfFactors(int32_t ranks) {
+  constexpr int32_t kLargestFactor = 13;
+  std::vector<int32_t> factors = PrimeFactors(ranks);
+  if (factors.size() < 2 || factors.back() > kLargestFactor) return {};
+  return {std::move(factors), {}};
+}
+
 namespace {
 
 // The ring of a rank in one dimension, and what it combines there.

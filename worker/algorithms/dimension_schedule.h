@@ -54,6 +54,11 @@ struct GridOfRanks {
 // one of its own, or the numbers have no common divisor.
 GridOfRanks GridOf(absl::Span<const std::vector<int32_t>> levels);
 
+// Of nodes of which nothing is known: the prime factors of their number, whose steps together are
+// fewer than a ring's and, unlike by halving and doubling, enough also where it is no power of two.
+// No grid: a prime number, or one with a factor so large that its ring is none of a few steps.
+GridOfRanks GridOfFactors(int32_t ranks);
+
 // How many steps its allreduce has.
 int32_t DimensionSteps(const GridOfRanks& grid);
 

@@ -6,7 +6,6 @@
 
 #include "common/base/check.h"
 #include "worker/algorithms/algorithm_table.h"
-#include "worker/algorithms/tree_schedule.h"
 #include "worker/interfaces/collective_args.h"
 
 namespace coordd {
@@ -15,6 +14,7 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 // Of a buffer that is cut: some of them fit the second-level cache.
 constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
+constexpr int64_t kSlicesOfABroadcast = 64;
 // Of the slices of all blocks together, half of which, as a rule, is scratch of a reducescatter's
 // piece: of many nodes slices are smaller.
 constexpr int64_t kPieceBytesMax = int64_t{16} << 20;
@@ -25,7 +25,8 @@ TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int6
   const int32_t nodes = static_cast<int32_t>(across.ranks.size());
   switch (args.kind) {
     case CollectiveKind::kBroadcast:
-      return BinomialBroadcast(self, nodes, Rank{across.root}, slice_bytes);
+      return MakeSliceBroadcast(self, nodes, Rank{across.root}, slice_bytes,
+                                static_cast<int64_t>(args.output.size()));
     case CollectiveKind::kReduce:
       return MakeSliceReduce(self, nodes, Rank{across.root}, slice_bytes, SizeOf(args.dtype));
     case CollectiveKind::kAllgather:
@@ -99,7 +100,9 @@ int64_t SliceExchange::SliceBytesFor(const CollectiveArgs& args) {
   const int64_t blocks = std::max<int64_t>(1, std::ssize(BlocksOf(args)));
   const int64_t most = std::clamp(kPieceBytesMax / blocks, kSliceBytesMin, kSliceBytesMax);
   const int64_t cut_bytes = CutBytes(args);
-  const int64_t slice_bytes = std::clamp(cut_bytes / kInFlight, kSliceBytesMin, most);
+  // A broadcast's slices follow each other along all nodes: there are to be many.
+  const int64_t slices = args.kind == CollectiveKind::kBroadcast ? kSlicesOfABroadcast : kInFlight;
+  const int64_t slice_bytes = std::clamp(cut_bytes / slices, kSliceBytesMin, most);
   return std::min(slice_bytes / kLineBytes * kLineBytes, RoundedUp(cut_bytes));
 }
 

@@ -1,5 +1,6 @@
 #include "worker/algorithms/tree_schedule.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -25,6 +26,26 @@ TransferSchedule BinomialBroadcast(Rank self, int32_t world_size, Rank root, int
     AddSend(step, rank_of(v + distance), value);
     AddStep(schedule, std::move(step));
   }
+  return schedule;
+}
+
+TransferSchedule ArityBroadcast(Rank self, int32_t world_size, Rank root, int32_t arity,
+                                int64_t size_bytes) {
+  const BufferRange value{BufferRole::kOutput, 0, size_bytes};
+  // Counted from the root, level by level.
+  const int32_t v = ToInt(Wrapped(ToInt(self) - ToInt(root), world_size));
+  auto rank_of = [&](int32_t index) { return Wrapped(index + ToInt(root), world_size); };
+  TransferSchedule schedule;
+  if (v != 0) {
+    AlgorithmStep step;
+    AddReceive(step, rank_of((v - 1) / arity), value);
+    AddStep(schedule, std::move(step));
+  }
+  AlgorithmStep step;
+  const int64_t first = int64_t{v} * arity + 1;
+  for (int64_t child = first; child < std::min<int64_t>(first + arity, world_size); ++child)
+    AddSend(step, rank_of(static_cast<int32_t>(child)), value);
+  AddStep(schedule, std::move(step));
   return schedule;
 }
 

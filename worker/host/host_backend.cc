@@ -97,7 +97,7 @@ absl::StatusOr<HostAlgorithm> HostBackend::AgreedAlgorithm() {
               : said > 0    ? HostAlgorithm::kHierarchical
                             : HostAlgorithm::kAuto;
     const HostGroup& all = groups_.at(ProcessSetId{0});
-    if (all.layout.self() == Rank{0} && !all.grid.empty() && agreed_ != HostAlgorithm::kFlat) {
+    if (all.layout.self() == Rank{0} && all.has_labels && agreed_ != HostAlgorithm::kFlat) {
       COORDD_LOG(kInfo, "allreduces, allgathers and reducescatters between the ",
                  all.layout.num_nodes(), " nodes go by dimensions, ",
                  absl::StrJoin(all.grid.sizes, " x "),

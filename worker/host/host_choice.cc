@@ -19,6 +19,7 @@ Algorithm FlatAlgorithm(const CollectiveArgs& args, const HostGroup& group) {
 
 bool HasOthers(CollectiveKind kind, const HostGroup& group) {
   if (!AreApart(group.places)) return group.places != Places::kAny;
+  if (kind == CollectiveKind::kBroadcast) return group.layout.num_nodes() > 2;
   return kind == CollectiveKind::kAllreduce || (HasDimensions(kind) && AreInGrid(group.places));
 }
 

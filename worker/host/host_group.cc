@@ -28,6 +28,8 @@ HostGroup MakeHostGroup(GroupLayout layout, std::vector<Rank> members, Rank firs
   }
   if (nodes == 1) return group;
   group.grid = GridOf(ranks.levels());
+  group.has_labels = !group.grid.empty();
+  if (most == 1 && !group.has_labels) group.grid = GridOfFactors(nodes);
   group.places = most == 1                  ? PlacesApart(group.grid, nodes)
                  : most == group.carriers   ? Places::kEvenNodes
                  : ranks.size() < 2 * nodes ? Places::kThinNodes

@@ -29,8 +29,10 @@ struct HostGroup {
   Places places = Places::kAny;
   int32_t carriers = 0;           // how many members each of the nodes has, at least
   std::vector<Rank> across = {};  // by node: who has this rank's number there, if it is a carrier
-  GridOfRanks grid = {};          // of the nodes, if they lie in one
-  NodeLeaders leaders = {};       // of what has no root
+  // Of the nodes, if they lie in one by their labels, or are apart and their number makes one.
+  GridOfRanks grid = {};
+  bool has_labels = false;   // whether the grid is that of the labels
+  NodeLeaders leaders = {};  // of what has no root
 
   bool on_one_node() const { return layout.num_nodes() == 1; }
   Rank on_transport(Rank rank) const {

@@ -103,13 +103,13 @@ TEST(Schedules, PairwiseAlltoallTransposesTheBlocks) {
   }
 }
 
-TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
+void CheckBroadcast(const std::function<TransferSchedule(Rank, int32_t, Rank, int64_t)>& make) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     for (int32_t root = 0; root < size; ++root) {
       std::vector<TransferSchedule> schedules;
       std::vector<Buffers> buffers;
       for (int32_t r = 0; r < size; ++r) {
-        schedules.push_back(BinomialBroadcast(Rank{r}, size, Rank{root}, 3));
+        schedules.push_back(make(Rank{r}, size, Rank{root}, 3));
         CheckRules(schedules.back(), Rank{r}, /*shared=*/true);
         buffers.push_back({{}, r == root ? InputOf(root, 3) : Cells(3, "garbage"), {}});
       }
@@ -119,6 +119,32 @@ TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
         EXPECT_EQ(simulation.buffers(static_cast<size_t>(r)).output, InputOf(root, 3));
     }
   }
+}
+
+TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
+  CheckBroadcast(BinomialBroadcast);
+}
+
+TEST(Schedules, ChainsAndTreesOfTwoReachEveryRankFromEveryRoot) {
+  for (const int32_t arity : {1, 2, 3}) {
+    CheckBroadcast([arity](Rank self, int32_t size, Rank root, int64_t size_bytes) {
+      return ArityBroadcast(self, size, root, arity, size_bytes);
+    });
+  }
+}
+
+TEST(AlgorithmTable, ASliceOfABroadcastTakesAChainWhereSlicesAreMany) {
+  const auto sends = [](int32_t nodes, int64_t whole_bytes) {
+    int64_t sent = 0;
+    for (const AlgorithmStep& step :
+         MakeSliceBroadcast(Rank{0}, nodes, Rank{0}, 1 << 16, whole_bytes).steps)
+      sent += std::ssize(step.sends);
+    return sent;
+  };
+  EXPECT_EQ(sends(16, 1 << 14), 4);  // by a binomial tree: there is one slice
+  EXPECT_EQ(sends(16, 1 << 19), 2);
+  EXPECT_EQ(sends(16, 1 << 20), 1);
+  EXPECT_EQ(sends(2, 1 << 23), 1);
 }
 
 void CheckReduce(const std::function<TransferSchedule(Rank, int32_t, Rank, int64_t)>& make) {
@@ -266,6 +292,12 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_TRUE(HasHierarchy(CollectiveKind::kReducescatter, /*even=*/true));
   EXPECT_TRUE(HasHierarchy(CollectiveKind::kAllreduce, /*even=*/false));
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 17, 6, Places::kApart),
+            Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 20, 6, Places::kApart),
+            Algorithm::kSlices);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 20, 2, Places::kApart),
+            Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 14, 6, Places::kEvenNodes),
             Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 12, 6, Places::kEvenNodes),

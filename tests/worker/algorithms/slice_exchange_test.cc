@@ -292,6 +292,11 @@ TEST(SliceExchange, CutsWhatThereIsIntoASliceForEachTag) {
   CollectiveArgs args;
   args.input = input;
   EXPECT_EQ(SliceExchange::SliceBytesFor(args), 1'000'000 / 4 / 64 * 64);
+  CollectiveArgs broadcast;
+  broadcast.kind = CollectiveKind::kBroadcast;
+  Bytes output(8'000'000);
+  broadcast.output = absl::MakeSpan(output);
+  EXPECT_EQ(SliceExchange::SliceBytesFor(broadcast), 8'000'000 / 64 / 64 * 64);
 }
 
 // All ranks that have a whole result have the same.

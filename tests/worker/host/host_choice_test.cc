@@ -28,7 +28,7 @@ CollectiveArgs ArgsOf(CollectiveKind kind, std::vector<std::byte>& bytes, int32_
 
 TEST(HostChoice, GoesByDimensionsWhereRacksAreKnownAndNobodyWantsFlat) {
   const HostGroup racks = Apart(4, {{0, 0, 1, 1}});
-  const HostGroup plain = Apart(4, {});
+  const HostGroup plain = Apart(5, {});  // a number without factors
   std::vector<std::byte> small(1 << 10), large(1 << 20);
   for (const auto& [kind, flat] : {std::pair{CollectiveKind::kAllgather, Algorithm::kRing},
                                    {CollectiveKind::kReducescatter, Algorithm::kPairwise}}) {
@@ -46,7 +46,32 @@ TEST(HostChoice, GoesByDimensionsWhereRacksAreKnownAndNobodyWantsFlat) {
     EXPECT_EQ(NameOf(Algorithm::kSlices, kind, racks), "slices_by_dimensions");
   }
   EXPECT_TRUE(HasOthers(CollectiveKind::kAllreduce, plain));
-  EXPECT_FALSE(HasOthers(CollectiveKind::kBroadcast, racks));
+}
+
+TEST(HostChoice, GoesByTheFactorsOfTheNumberOfNodesWhereNoRacksAreKnown) {
+  const HostGroup plain = Apart(12, {});
+  EXPECT_FALSE(plain.has_labels);
+  std::vector<std::byte> small(12 << 8), large(12 << 17);
+  for (const CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter}) {
+    EXPECT_TRUE(HasOthers(kind, plain));
+    EXPECT_EQ(AgreedChoice(ArgsOf(kind, small, 12), plain, HostAlgorithm::kAuto, kInlineMax),
+              Algorithm::kDimensions);
+    EXPECT_EQ(AgreedChoice(ArgsOf(kind, large, 12), plain, HostAlgorithm::kAuto, kInlineMax),
+              Algorithm::kSlices);
+  }
+}
+
+TEST(HostChoice, CutsALargeBroadcastAmongMoreThanTwoNodes) {
+  std::vector<std::byte> small(1 << 17), large(1 << 18);
+  const auto choice = [](std::vector<std::byte>& bytes, int32_t nodes) {
+    return AgreedChoice(ArgsOf(CollectiveKind::kBroadcast, bytes, nodes), Apart(nodes, {}),
+                        HostAlgorithm::kAuto, kInlineMax);
+  };
+  EXPECT_FALSE(HasOthers(CollectiveKind::kBroadcast, Apart(2, {})));
+  EXPECT_TRUE(HasOthers(CollectiveKind::kBroadcast, Apart(3, {})));
+  EXPECT_EQ(choice(small, 4), Algorithm::kBinomialTree);
+  EXPECT_EQ(choice(large, 4), Algorithm::kSlices);
+  EXPECT_EQ(choice(large, 2), Algorithm::kBinomialTree);
 }
 
 TEST(HostChoice, NamesNoDimensionsOfWhatHasNone) {
@@ -54,7 +79,7 @@ TEST(HostChoice, NamesNoDimensionsOfWhatHasNone) {
   EXPECT_EQ(NameOf(Algorithm::kHierarchical, CollectiveKind::kAllgather, racks),
             "hierarchical_by_dimensions");
   EXPECT_EQ(NameOf(Algorithm::kHierarchical, CollectiveKind::kBroadcast, racks), "hierarchical");
-  EXPECT_EQ(NameOf(Algorithm::kSlices, CollectiveKind::kAllreduce, Apart(4, {})), "slices");
+  EXPECT_EQ(NameOf(Algorithm::kSlices, CollectiveKind::kAllreduce, Apart(5, {})), "slices");
 }
 
 // Racks whose grid has many steps: an allreduce that is small does without.

@@ -76,6 +76,21 @@ TEST(HostGroup, KnowsInWhichRacksItsNodesLie) {
   EXPECT_EQ(set.places, Places::kApart);
 }
 
+TEST(HostGroup, WithoutLabelsItsNumberOfNodesMakesAGrid) {
+  const auto apart = [](int32_t nodes) {
+    return MakeHostGroup(GroupLayout(Rank{0}, {{nodes, 1}}, {}), {}, Rank{0}, {});
+  };
+  EXPECT_THAT(apart(12).grid.sizes, ElementsAre(2, 2, 3));
+  EXPECT_EQ(apart(12).places, Places::kApartInGrid);
+  EXPECT_EQ(apart(49).places, Places::kApartInLongGrid);
+  EXPECT_TRUE(apart(2).grid.empty());
+  EXPECT_TRUE(apart(7).grid.empty());
+  EXPECT_TRUE(apart(34).grid.empty());  // a ring of 17
+  // Several ranks on each exchange slices as before.
+  EXPECT_TRUE(
+      MakeHostGroup(GroupLayout(Rank{0}, {{4, 2}}, {}), {}, Rank{0}, MemoriesFor(2)).grid.empty());
+}
+
 TEST(HostGroup, ARootLeadsItsNode) {
   CollectiveArgs args;
   args.kind = CollectiveKind::kBroadcast;
