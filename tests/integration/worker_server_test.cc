@@ -410,7 +410,8 @@ TEST_F(WorkerServerTest, AJobThatDoesNotFillUpSaysHowManyCame) {
     status = Worker::Start(options).status();
     options.join_timeout *= 2;
   } while (!absl::StrContains(status.message(), "workers") && options.join_timeout < kHangLimit);
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("1 of 3 workers")));
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("1 of at least 3 workers")));
 }
 
 TEST_F(WorkerServerTest, ACheckNamesTheTensorOfABatchWhoseResultIsWrong) {

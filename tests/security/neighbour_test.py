@@ -240,7 +240,7 @@ class NeighbourTest(processes.TestCase):
                 make(state)
                 status, text = self.run_command(program("coordd"), "--listen", "127.0.0.1:0", "--http", "off", "--connection-file", "",
                                                 "--store", "sqlite:" + state)
-                self.assertEqual(status, 4, text)
+                self.assertEqual(status, 5, text)
                 self.assertIn(state, text)
                 self.assertFalse(os.path.exists(outside))
 

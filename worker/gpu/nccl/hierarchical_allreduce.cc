@@ -121,11 +121,15 @@ absl::Status HierarchicalAllreduce::EnqueueToHost(size_t chunk) {
   args.group = ProcessSetId{ToInt(how_.lane)};
   args.input = args.output = slot;
   // It keeps the memory that it works on, also when this object has ended.
-  auto done = [slots = slots_, waits = place_.waits, wait = waits_[chunk],
-               outcome = outcome_](const absl::Status& status) {
-    if (status.ok()) return waits->Open(wait);
-    MutexLock lock(&outcome->mu);
-    outcome->failure.Update(status);
+  auto done = [slots = slots_, waits = place_.waits, wait = waits_[chunk], outcome = outcome_,
+               calls = place_.calls](const absl::Status& status) {
+    if (status.ok()) {
+      waits->Open(wait);
+    } else {
+      MutexLock lock(&outcome->mu);
+      outcome->failure.Update(status);
+    }
+    calls->Ended();
   };
   return place_.calls->After(place_.stream, [launch = how_.exchange, args = std::move(args),
                                              done = std::move(done)] { launch(args, done); });

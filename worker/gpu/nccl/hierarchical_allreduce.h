@@ -26,7 +26,7 @@ struct Hierarchy {
   // The allreduces between nodes, on the host's data plane: a lane, and a group of the same number
   // with the ranks that are in this one's place in their nodes.
   LaneId lane;
-  // Launches one; what it is done with may be told on any thread. Called on the thread of
+  // Launches one; what it is done with is told, on any thread. Called on the thread of
   // StreamCalls, which must not be kept, nor call CUDA.
   std::function<void(CollectiveArgs, CollectiveBackend::Done)> exchange;
   int64_t chunk_bytes = HierarchyShape{}.chunk_bytes;
@@ -49,7 +49,7 @@ struct HierarchyPlace {
   std::shared_ptr<NcclCommunicator> node;  // ranks_per_node of them
   DeviceKernels* kernels = nullptr;
   CudaStream stream = nullptr;
-  StreamCalls* calls = nullptr;
+  std::shared_ptr<StreamCalls> calls;
   std::shared_ptr<HostWaits> waits;
 };
 

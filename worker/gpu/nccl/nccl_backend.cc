@@ -78,9 +78,13 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   NcclWatchdogOptions watchdog = options_.watchdog;
   watchdog.gate_limit = options_.gate_limit;
   watchdog_.Start(std::make_unique<NcclWatchdog>(
-      clock_, gate_->word(), watchdog,
-      [waits = waits_, calls = calls_] {
-        calls->Release();
+      clock_, gate_->word(), watchdog, [calls = calls_] { calls->Release(); },
+      // What an aborted kernel leaves would go where exchanges still read, and with them to ranks
+      // that know of no failure yet.
+      [waits = waits_, calls = calls_, &clock = clock_, limit = options_.exchange_limit] {
+        if (!calls->AwaitEnded(clock, clock.Now() + limit))
+          COORDD_LOG(kWarning, "exchanges between nodes have not ended within ",
+                     absl::FormatDuration(limit), " of a failure");
         waits->Release();
       },
       [gate = gate_.get()] { return gate->Through(); }));
@@ -372,7 +376,7 @@ absl::Status NcclBackend::BeginHierarchical(Batch& batch, Group& group) {
                                      .node = group.node.communicator,
                                      .kernels = &on_device_->kernels,
                                      .stream = on_device_->stream.get(),
-                                     .calls = calls_.get(),
+                                     .calls = calls_,
                                      .waits = waits_},
                                     how, batch.args, std::move(slots), group.exchanges));
   group.exchanges += batch.hierarchical->chunks();

@@ -35,6 +35,9 @@ struct NcclBackendOptions {
   bool register_buffers = true;                  // where NCCL can (ncclCommRegister)
   // A stream that is held at the gate for longer ends the context.
   absl::Duration gate_limit = absl::InfiniteDuration();
+  // How long after a failure what runs is not ended, at most, since an exchange between nodes reads
+  // what is on the host. They end when the host's data plane is aborted, too.
+  absl::Duration exchange_limit = absl::Seconds(1);
   bool shrink = true;  // that of all ranks is kept for the next generation (ncclCommShrink)
   // The first fusion buffer, for groups that use it as a symmetric window; nullptr: plain memory.
   std::shared_ptr<NcclMemory> window;

@@ -65,11 +65,13 @@ class Starters {
 
 struct NcclWatchdog::Shared {
   Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in,
-         std::function<void()> on_failure_in, std::function<absl::StatusOr<bool>()> stream_ended_in)
+         std::function<void()> on_failure_in, std::function<void()> let_go_in,
+         std::function<absl::StatusOr<bool>()> stream_ended_in)
       : options(options_in),
         clock(clock_in),
         gate(gate_in),
         on_failure(std::move(on_failure_in)),
+        let_go(std::move(let_go_in)),
         stream_ended(std::move(stream_ended_in)) {}
 
   using Communicators = std::list<std::shared_ptr<NcclCommunicator>>;
@@ -107,15 +109,13 @@ struct NcclWatchdog::Shared {
   }
 
   void Fail(absl::Status why);
-  // Whether it is the first.
-  bool NoteFailure(absl::Status why);
   void RetireAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Constant after construction.
   const NcclWatchdogOptions options;
   Clock& clock;
   std::atomic<uint32_t>* const gate;
-  const std::function<void()> on_failure;
+  const std::function<void()> on_failure, let_go;
   const std::function<absl::StatusOr<bool>()> stream_ended;
 
   // Thread-safe by itself.
@@ -140,9 +140,9 @@ struct NcclWatchdog::Shared {
 };
 
 NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options,
-                           std::function<void()> failed,
+                           std::function<void()> failed, std::function<void()> let_go,
                            std::function<absl::StatusOr<bool>()> stream_ended)
-    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed),
+    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed), std::move(let_go),
                                        std::move(stream_ended))) {
   thread_ = StartThread("nccl-watchdog", [shared = shared_] { shared->Watch(); });
   ends_thread_ = StartThread("nccl-end", [shared = shared_] { shared->FlushAll(); });
@@ -260,13 +260,8 @@ void NcclWatchdog::Shared::RetireAllLocked() {
 }
 
 void NcclWatchdog::Shared::Fail(absl::Status why) {
-  // What has begun to end meanwhile waits for what this lets go.
-  if (NoteFailure(std::move(why))) on_failure();
-}
-
-bool NcclWatchdog::Shared::NoteFailure(absl::Status why) {
   MutexLock lock(&mu);
-  if (failed.load(std::memory_order_relaxed)) return false;
+  if (failed.load(std::memory_order_relaxed)) return;
   failure = std::move(why);
   failed_at = clock.Now();
   if (busy) {
@@ -279,10 +274,10 @@ bool NcclWatchdog::Shared::NoteFailure(absl::Status why) {
     RetireAllLocked();
   }
   to_keep = nullptr;
+  on_failure();
   if (condemned.empty()) released.store(true, std::memory_order_release);
   failed.store(true, std::memory_order_release);
   changed.NotifyAll();
-  return true;
 }
 
 // --- "nccl-watchdog" ----------------------------------------------------------------------------
@@ -325,6 +320,7 @@ void NcclWatchdog::Shared::Poll(const Communicators& communicators) {
 }
 
 void NcclWatchdog::Shared::End(const Communicators& communicators) {
+  let_go();
   if (!MayFree()) {
     const bool revoked = Revoke(communicators);
     if (revoked) NoteReleased("let go of", communicators.size());

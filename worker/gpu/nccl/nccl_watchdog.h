@@ -43,13 +43,15 @@ struct NcclWatchdogOptions {
 class NcclWatchdog {
  public:
   // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
-  // `failed` is called once, when the gate is held (where anything is in flight), on the thread
-  // that has failed: what NCCL waits for, to abort, must be let go. `stream_ended`: whether NCCL's
-  // kernels have left the device, for the log; it outlives the watchdog's threads, and is called
-  // once communicators have been told to end, since it may wait for a free of the program's.
+  // `failed` is called once, when the gate is held (where anything is in flight), before anything
+  // else knows of the failure: with the watchdog's lock, so it waits for nothing. `let_go` is
+  // called on the thread "nccl-watchdog" before it ends anything: what NCCL waits for, to abort,
+  // must be let go; it may take a while until that can be. `stream_ended`: whether NCCL's kernels
+  // have left the device, for the log; it outlives the watchdog's threads, and is called once
+  // communicators have been told to end, since it may wait for a free of the program's.
   NcclWatchdog(
       Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
-      std::function<void()> failed = [] {},
+      std::function<void()> failed = [] {}, std::function<void()> let_go = [] {},
       std::function<absl::StatusOr<bool>()> stream_ended = [] { return true; });
   // Ends every communicator, held or not. Returns within abort_limit; a thread that NCCL keeps
   // longer is left to itself, with the communicators, and `released` stays false.

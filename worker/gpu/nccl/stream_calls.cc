@@ -1,5 +1,6 @@
 #include "worker/gpu/nccl/stream_calls.h"
 
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -65,6 +66,7 @@ bool StreamCalls::Next(std::function<void()>* call) {
   *call = std::move(front.call);
   free_.push_back(front.word);
   awaited_.pop_front();
+  ++under_way_;
   return true;
 }
 
@@ -82,17 +84,38 @@ void StreamCalls::Run() {
   }
 }
 
+void StreamCalls::Ended() {
+  MutexLock lock(&mu_);
+  --under_way_;
+  changed_.NotifyAll();
+}
+
 void StreamCalls::Release() {
-  std::deque<Awaited> forgotten;  // ends outside of the lock
   MutexLock lock(&mu_);
   released_ = true;
-  forgotten.swap(awaited_);
+  forgotten_.insert(forgotten_.end(), std::make_move_iterator(awaited_.begin()),
+                    std::make_move_iterator(awaited_.end()));
+  awaited_.clear();
   changed_.NotifyAll();
+}
+
+bool StreamCalls::AwaitEnded(Clock& clock, absl::Time deadline) {
+  MutexLock lock(&mu_);
+  return clock.Await(
+      &mu_, &changed_,
+      [this] {
+        mu_.AssertHeld();
+        return under_way_ == 0;
+      },
+      deadline);
 }
 
 void StreamCalls::Stop() {
   Release();
   if (thread_.joinable()) thread_.join();
+  std::deque<Awaited> forgotten;  // ends outside of the lock
+  MutexLock lock(&mu_);
+  forgotten.swap(forgotten_);
 }
 
 }  // namespace coordd

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "worker/gpu/cuda/device_handles.h"
 #include "worker/gpu/nccl/nccl_runtime.h"
@@ -36,12 +38,17 @@ class StreamCalls {
   ~StreamCalls();  // Stop
 
   // Makes `call`, which must not be kept, when `stream` has come through what is enqueued there
-  // now. After Release: never. REQUIRES: the same stream always; fewer than kWords are under way.
-  // RESOURCE_EXHAUSTED: no memory for the first.
+  // now. What it begins is under way until Ended. After Release: never. REQUIRES: the same stream
+  // always; fewer than kWords are awaited. RESOURCE_EXHAUSTED: no memory for the first.
   absl::Status After(CudaStream stream, std::function<void()> call);
+  // Of what one call has begun. Thread-safe.
+  void Ended();
 
-  // Begins no call any more. Thread-safe; one that is being made goes on.
+  // Begins no call any more, and frees nothing: it does not wait for the driver. Thread-safe; one
+  // that is being made goes on.
   void Release();
+  // After Release: waits until nothing is under way any more; false: something is. Thread-safe.
+  bool AwaitEnded(Clock& clock, absl::Time deadline);
   // Release; when it returns none is being made. Idempotent.
   void Stop();
 
@@ -72,6 +79,8 @@ class StreamCalls {
   std::array<std::atomic<uint32_t>*, kWords> words_ ABSL_GUARDED_BY(mu_) = {};
   std::vector<size_t> free_ ABSL_GUARDED_BY(mu_);
   std::deque<Awaited> awaited_ ABSL_GUARDED_BY(mu_);  // in the order of the stream
+  std::deque<Awaited> forgotten_ ABSL_GUARDED_BY(mu_);
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace coordd

@@ -43,10 +43,11 @@ class HierarchicalAllreduceTest : public testing::Test {
       auto runtime = OpenFakeGpus();
       auto network = std::make_shared<InProcessNetwork>(world_size);
       auto next_device = std::make_shared<std::atomic<int32_t>>(0);
-      return [runtime, network, next_device, ranks_per_node, chunk_bytes] {
+      return [this, runtime, network, next_device, ranks_per_node, chunk_bytes] {
         NcclBackendOptions options;
         options.device = (*next_device)++;
         options.init_limit = absl::Minutes(2);
+        options.exchange_limit = exchange_limit_;
         auto host = std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(*network));
         return std::make_unique<HierarchicalRank>(
             HierarchicalRank::Options{ranks_per_node, chunk_bytes},
@@ -55,6 +56,8 @@ class HierarchicalAllreduceTest : public testing::Test {
     };
     RunRanks<HierarchicalRank>(group, nodes * ranks_per_node, body);
   }
+
+  absl::Duration exchange_limit_ = NcclBackendOptions().exchange_limit;
 
   // Device memory, which the fake lets a test read and write.
   struct Tensor {
@@ -231,6 +234,51 @@ TEST_F(HierarchicalAllreduceTest, ALostRankIsNamedByItsPeerAndNobodyHangs) {
       EXPECT_THAT(*ended, StatusIs(absl::StatusCode::kAborted, testing::_));
     }
     EXPECT_TRUE(context.object.nccl().HoldsGate());  // nobody reads what is there
+    context.object.nccl().PassGate();
+  });
+}
+
+// What an aborted kernel leaves would go where the exchange still reads, and with it to a rank that
+// knows of no failure yet.
+TEST_F(HierarchicalAllreduceTest, NothingIsEndedWhileAnExchangeIsUnderWay) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommRevoke");
+  exchange_limit_ = absl::InfiniteDuration();
+  RunRanksOf(2, 2, /*chunk_bytes=*/1 << 20, [](Context& context) {
+    const std::vector<float> ones = Ones(4000);
+    Tensor tensor(context, AsBytes(ones));
+    // Of the communicators, which are there afterwards.
+    std::optional<absl::Status> first, second;
+    ASSERT_THAT(context.object.Launch(Allreduce(DataType::kFloat32, ReduceOp::kSum, tensor, tensor),
+                                      [&](absl::Status status) { first = std::move(status); }),
+                IsOk());
+    ASSERT_TRUE(context.DriveUntil([&] { return first.has_value(); }));
+    context.object.StopHost(context.rank == Rank{1});
+    context.barrier.arrive_and_wait();
+    const int64_t exchanges = context.object.exchanges();
+    ASSERT_THAT(context.object.Launch(Allreduce(DataType::kFloat32, ReduceOp::kSum, tensor, tensor),
+                                      [&](absl::Status status) { second = std::move(status); }),
+                IsOk());
+    if (context.rank != Rank{1}) {
+      ASSERT_TRUE(context.DriveUntil([&] { return context.object.exchanges() > exchanges; }));
+    }
+    context.barrier.arrive_and_wait();
+    const long revoked = FakeNcclRevokedCommunicators();
+    if (context.rank == Rank{3}) {
+      context.object.nccl().Abort();
+      for (int i = 0; i < 20'000; ++i) {  // long enough, if it were to be
+        context.object.Progress();
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(FakeNcclRevokedCommunicators(), revoked);
+    }
+    context.barrier.arrive_and_wait();
+    context.object.StopHost(false);
+    if (context.rank == Rank{3}) {
+      ASSERT_TRUE(context.DriveUntil([&] { return FakeNcclRevokedCommunicators() > revoked; }));
+    }
+    context.barrier.arrive_and_wait();
+    context.object.Abort();
+    ASSERT_TRUE(context.DriveUntil([&] { return second.has_value(); }));
     context.object.nccl().PassGate();
   });
 }

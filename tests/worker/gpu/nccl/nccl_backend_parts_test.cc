@@ -41,7 +41,7 @@ TEST_F(NcclBackendPartsTest, AWatchdogThatComesAfterTheAbortHasFailed) {
   static std::atomic<uint32_t> word = 0;  // outlives what NCCL may be left with
   const auto make = [&] {
     return std::make_unique<NcclWatchdog>(
-        Clock::Real(), &word, NcclWatchdogOptions{}, [] {}, [] { return true; });
+        Clock::Real(), &word, NcclWatchdogOptions{}, [] {}, [] {}, [] { return true; });
   };
   LateWatchdog late;
   EXPECT_EQ(late.get(), nullptr);
