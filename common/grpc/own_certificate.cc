@@ -48,8 +48,7 @@ std::string WhatIsWrong(X509* certificate, TlsSide side) {
   }
   if (!serves && (X509_get_extension_flags(certificate) & EXFLAG_CA) != 0) {
     return ": it is an authority's, which signs others' and is nobody's own: expected worker.crt "
-           "of "
-           "`coordctl certs`, or the like";
+           "of `coordctl certs`, or the like";
   }
   if (const std::string weak = WhyTooWeak(certificate); !weak.empty()) {
     return absl::StrCat(

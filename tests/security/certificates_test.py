@@ -176,8 +176,8 @@ class CertificatesTest(processes.TestCase):
         flags = [*self.first.server_flags()[:-1], f"{self.second.folder}/ca.crt"]
         self.coordd(*store, *flags, listen=coordd.listen)
         self.assertTrue(wait_for(lambda: "has been away for" in worker.text()), worker.text())
-        self.assertRegex(worker.text(), r"has been away for .*: coordd at .* does not take the certificate in .*worker\.crt: expected one of the "
-                                        r"authority that it was given with --tls-ca")
+        self.assertRegex(worker.text(), r"has been away for .*: coordd at .* does not take the certificate in .*worker\.crt: expected one for "
+                                        r"clients and of the authority that it was given with --tls-ca .*, so coordd's log says what will not do")
 
     def test_new_ones_are_found_without_a_signal(self):
         self.use(self.first)
@@ -246,6 +246,17 @@ class CertificatesTest(processes.TestCase):
         self.assertIn(f"; this one is of {theirs}", text)
         said = f"was refused: its certificate is not of the authority in --tls-ca, but of authority {their_mark}"
         self.assertTrue(wait_for(lambda: said in coordd.text()), coordd.text())
+
+    @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
+    def test_what_will_not_do_of_one_of_its_own_authority_is_in_the_log(self):
+        stem = self.first.add_by_hand("odd", "coordd://operator/odd", more="1.2.3.4=critical,DER:0500")
+        coordd = self.coordd(*self.first.server_flags())
+        status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, *self.first.flags(stem))
+        self.assertEqual(status, 6, text)
+        self.assertRegex(text, r"does not take the certificate in .*/odd\.crt: expected one for clients and of the authority that it was given "
+                               r"with --tls-ca.*; this one says that it is of CN=coordd authority [0-9a-f]{8},O=coordd, as .*/ca\.crt is, so "
+                               r"coordd's log says what will not do")
+        self.assertTrue(wait_for(lambda: "will not do: unhandled critical extension" in coordd.text()), coordd.text())
 
     @unittest.skipUnless(HAS_OPENSSL, "openssl makes the certificate")
     def test_an_authoritys_certificate_is_nobodys_own(self):

@@ -23,14 +23,15 @@ class Certificates:
         subprocess.run(command, check=True, capture_output=True)
         return f"{role}-{name}" if name else role
 
-    def add_by_hand(self, stem, *uris, names="DNS:worker.coordd", constraints="", begin="", end="", usage="clientAuth"):
+    def add_by_hand(self, stem, *uris, names="DNS:worker.coordd", constraints="", begin="", end="", usage="clientAuth",
+                    more=""):
         """Signed by the authority, with these URIs among its names. `constraints`: its basic ones. `begin`, `end`: YYYYMMDDHHMMSSZ, of
-        its validity; a day from now on."""
+        its validity; a day from now on. `more`: a line of another extension."""
         path = os.path.join(self.folder, stem)
         extensions = os.path.join(self.folder, stem + ".ext")
         with open(extensions, "w", encoding="ascii") as out:
             out.write(f"extendedKeyUsage={usage}\nkeyUsage=digitalSignature\n" + (f"basicConstraints={constraints}\n" if constraints else "") +
-                      f"subjectAltName={','.join([names, *(f'URI:{uri}' for uri in uris)])}\n")
+                      f"subjectAltName={','.join([names, *(f'URI:{uri}' for uri in uris)])}\n{more}\n")
         subprocess.run(["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
                         path + ".key", "-subj", f"/O=coordd/CN={stem}", "-out", path + ".csr"], check=True, capture_output=True)
         authority = [os.path.join(self.folder, "ca.crt"), os.path.join(self.folder, "ca.key")]

@@ -32,8 +32,8 @@ class RawNode {
 
   int64_t epoch = 0, generation = 0;
 
-  RawNode& Greet() {
-    batch_.mutable_hello()->set_job("train");
+  RawNode& Greet(const std::string& job = "train") {
+    batch_.mutable_hello()->set_job(job);
     batch_.mutable_hello()->set_protocol(kProtocolVersion);
     batch_.mutable_hello()->set_hostname("host1");
     return *this;
@@ -192,6 +192,15 @@ TEST(NodeSession, ARelayGreetsOnce) {
   const grpc::Status status = node.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("it said hello again"));
+}
+
+TEST(NodeSession, ARelayThatNamesNoJobHearsHowOneGetsAName) {
+  TestServer server;
+  RawNode node(server.Channel());
+  ASSERT_TRUE(node.Greet("").Send());
+  const grpc::Status status = node.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("job: it has no name, expected one of 1 to 128"));
 }
 
 TEST(NodeSession, AMemberThatEndsIsTheOneThatIsBlamed) {
