@@ -114,7 +114,7 @@ GraphCommunicators::GraphCommunicators(std::shared_ptr<NcclRuntime> runtime, Clo
       clock_(clock),
       kernels_(std::move(kernels)),
       word_(word),
-      watchdog_(clock, word, WatchdogOptions(options_), std::move(failed)) {
+      watchdog_(clock, word, WatchdogOptions(options_), {.failed = std::move(failed)}) {
   // A graph may be launched at any time.
   watchdog_.SetBusy(true);
 }

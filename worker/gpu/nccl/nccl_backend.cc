@@ -77,17 +77,20 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   groups_[ProcessSetId{0}] = std::move(all);
   NcclWatchdogOptions watchdog = options_.watchdog;
   watchdog.gate_limit = options_.gate_limit;
-  watchdog_.Start(std::make_unique<NcclWatchdog>(
-      clock_, gate_->word(), watchdog, [calls = calls_] { calls->Release(); },
-      // What an aborted kernel leaves would go where exchanges still read, and with them to ranks
-      // that know of no failure yet.
-      [waits = waits_, calls = calls_, &clock = clock_, limit = options_.exchange_limit] {
-        if (!calls->AwaitEnded(clock, clock.Now() + limit))
-          COORDD_LOG(kWarning, "exchanges between nodes have not ended within ",
-                     absl::FormatDuration(limit), " of a failure");
-        waits->Release();
-      },
-      [gate = gate_.get()] { return gate->Through(); }));
+  NcclWatchdogHooks hooks;
+  hooks.failing = [calls = calls_] { calls->Release(); };
+  // What an aborted kernel leaves would go where exchanges still read, and with them to ranks that
+  // know of no failure yet.
+  hooks.let_go = [waits = waits_, calls = calls_, &clock = clock_,
+                  limit = options_.exchange_limit] {
+    if (!calls->AwaitEnded(clock, clock.Now() + limit))
+      COORDD_LOG(kWarning, "exchanges between nodes have not ended within ",
+                 absl::FormatDuration(limit), " of a failure");
+    waits->Release();
+  };
+  hooks.stream_ended = [gate = gate_.get()] { return gate->Through(); };
+  watchdog_.Start(
+      std::make_unique<NcclWatchdog>(clock_, gate_->word(), watchdog, std::move(hooks)));
   return absl::OkStatus();
 }
 

@@ -65,14 +65,8 @@ class Starters {
 
 struct NcclWatchdog::Shared {
   Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in,
-         std::function<void()> on_failure_in, std::function<void()> let_go_in,
-         std::function<absl::StatusOr<bool>()> stream_ended_in)
-      : options(options_in),
-        clock(clock_in),
-        gate(gate_in),
-        on_failure(std::move(on_failure_in)),
-        let_go(std::move(let_go_in)),
-        stream_ended(std::move(stream_ended_in)) {}
+         NcclWatchdogHooks hooks_in)
+      : options(options_in), clock(clock_in), gate(gate_in), hooks(std::move(hooks_in)) {}
 
   using Communicators = std::list<std::shared_ptr<NcclCommunicator>>;
   struct Retiring {
@@ -109,14 +103,15 @@ struct NcclWatchdog::Shared {
   }
 
   void Fail(absl::Status why);
+  // Whether it is the first.
+  bool NoteFailure(absl::Status why);
   void RetireAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Constant after construction.
   const NcclWatchdogOptions options;
   Clock& clock;
   std::atomic<uint32_t>* const gate;
-  const std::function<void()> on_failure, let_go;
-  const std::function<absl::StatusOr<bool>()> stream_ended;
+  const NcclWatchdogHooks hooks;
 
   // Thread-safe by itself.
   std::atomic<bool> failed = false;
@@ -140,10 +135,8 @@ struct NcclWatchdog::Shared {
 };
 
 NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options,
-                           std::function<void()> failed, std::function<void()> let_go,
-                           std::function<absl::StatusOr<bool>()> stream_ended)
-    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed), std::move(let_go),
-                                       std::move(stream_ended))) {
+                           NcclWatchdogHooks hooks)
+    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(hooks))) {
   thread_ = StartThread("nccl-watchdog", [shared = shared_] { shared->Watch(); });
   ends_thread_ = StartThread("nccl-end", [shared = shared_] { shared->FlushAll(); });
 }
@@ -260,8 +253,12 @@ void NcclWatchdog::Shared::RetireAllLocked() {
 }
 
 void NcclWatchdog::Shared::Fail(absl::Status why) {
+  if (NoteFailure(std::move(why))) hooks.failed();
+}
+
+bool NcclWatchdog::Shared::NoteFailure(absl::Status why) {
   MutexLock lock(&mu);
-  if (failed.load(std::memory_order_relaxed)) return;
+  if (failed.load(std::memory_order_relaxed)) return false;
   failure = std::move(why);
   failed_at = clock.Now();
   if (busy) {
@@ -274,10 +271,11 @@ void NcclWatchdog::Shared::Fail(absl::Status why) {
     RetireAllLocked();
   }
   to_keep = nullptr;
-  on_failure();
+  hooks.failing();
   if (condemned.empty()) released.store(true, std::memory_order_release);
   failed.store(true, std::memory_order_release);
   changed.NotifyAll();
+  return true;
 }
 
 // --- "nccl-watchdog" ----------------------------------------------------------------------------
@@ -320,7 +318,7 @@ void NcclWatchdog::Shared::Poll(const Communicators& communicators) {
 }
 
 void NcclWatchdog::Shared::End(const Communicators& communicators) {
-  let_go();
+  hooks.let_go();
   if (!MayFree()) {
     const bool revoked = Revoke(communicators);
     if (revoked) NoteReleased("let go of", communicators.size());
@@ -379,7 +377,7 @@ void NcclWatchdog::Shared::NoteStreamEnd() {
   const absl::Time until = clock.Now() + kLimit;
   IdleWait idle(1, 1);
   while (clock.Now() < until) {
-    const absl::StatusOr<bool> passed = stream_ended();
+    const absl::StatusOr<bool> passed = hooks.stream_ended();
     if (!passed.ok()) return;
     if (*passed) {
       COORDD_LOG(kInfo, "NCCL's kernels have left the device within ",

@@ -35,6 +35,22 @@ struct NcclWatchdogOptions {
   absl::Duration abort_limit = absl::Seconds(10);
 };
 
+// What its owner does about a failure.
+struct NcclWatchdogHooks {
+  // Once, when the gate is held (where anything is in flight), before anybody else knows of the
+  // failure: with the watchdog's lock, so it waits for nothing.
+  std::function<void()> failing = [] {};
+  // Once, behind that, on the thread that has failed.
+  std::function<void()> failed = [] {};
+  // On the thread "nccl-watchdog", before it ends anything: what NCCL waits for, to abort, must be
+  // let go. It may take a while until that can be.
+  std::function<void()> let_go = [] {};
+  // Whether NCCL's kernels have left the device, for the log. It outlives the watchdog's threads,
+  // and is called once communicators have been told to end, since it may wait for a free of the
+  // program's.
+  std::function<absl::StatusOr<bool>()> stream_ended = [] { return true; };
+};
+
 // The thread "nccl-watchdog" sleeps while nothing is in flight. It ends what runs when something
 // has failed, and nothing else may keep it from that: a communicator that is no longer used is
 // flushed and freed on the thread "nccl-end". While the gate is held nothing is freed at all, since
@@ -43,16 +59,8 @@ struct NcclWatchdogOptions {
 class NcclWatchdog {
  public:
   // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
-  // `failed` is called once, when the gate is held (where anything is in flight), before anything
-  // else knows of the failure: with the watchdog's lock, so it waits for nothing. `let_go` is
-  // called on the thread "nccl-watchdog" before it ends anything: what NCCL waits for, to abort,
-  // must be let go; it may take a while until that can be. `stream_ended`: whether NCCL's kernels
-  // have left the device, for the log; it outlives the watchdog's threads, and is called once
-  // communicators have been told to end, since it may wait for a free of the program's.
-  NcclWatchdog(
-      Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
-      std::function<void()> failed = [] {}, std::function<void()> let_go = [] {},
-      std::function<absl::StatusOr<bool>()> stream_ended = [] { return true; });
+  NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
+               NcclWatchdogHooks hooks = {});
   // Ends every communicator, held or not. Returns within abort_limit; a thread that NCCL keeps
   // longer is left to itself, with the communicators, and `released` stays false.
   ~NcclWatchdog();

@@ -39,10 +39,7 @@ TEST_F(NcclBackendPartsTest, SlotsStayUntilLargerOnesAreNeeded) {
 
 TEST_F(NcclBackendPartsTest, AWatchdogThatComesAfterTheAbortHasFailed) {
   static std::atomic<uint32_t> word = 0;  // outlives what NCCL may be left with
-  const auto make = [&] {
-    return std::make_unique<NcclWatchdog>(
-        Clock::Real(), &word, NcclWatchdogOptions{}, [] {}, [] {}, [] { return true; });
-  };
+  const auto make = [&] { return std::make_unique<NcclWatchdog>(Clock::Real(), &word); };
   LateWatchdog late;
   EXPECT_EQ(late.get(), nullptr);
   late.Abort();
