@@ -35,21 +35,21 @@
  * revision.
  *
  * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter;
- * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range;
- * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream;
- * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED;
- * revision 7 coordd_worker_newcomers and coordd_worker_change_members; revision 8 comms (comm.h);
- * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h); revision 10
- * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
- * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
- * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd; revision
- * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail,
- * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
- * coordd_graphs_prepare and coordd_graphs_check (collectives.h); revision 17 what store.h has
- * beside set, get and add; revision 18 coordd_process_set_add_members (process_sets.h); revision 19
- * coordd_worker_host_address; revision 20 coordd_comm_..._async and coordd_comm_..._for (comm.h);
- * revision 21 the option settling_window_seconds; 22 coordd_comm_send_async, _receive_async; 23
- * coordd_comm_alltoallv; 24 coordd_comm_withdraw; 25 and 26 memory of GPUs (memory.h).
+ * 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range; 4
+ * coordd_timeline_start and coordd_timeline_stop; 5 coordd_work_wait_on_stream; 6 the option
+ * on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED; 7
+ * coordd_worker_newcomers and coordd_worker_change_members; 8 comms (comm.h); 9 coordd_alloc,
+ * coordd_free and coordd_register (memory.h); 10 coordd_worker_drain_seconds and
+ * coordd_worker_ask_to_leave; 11 coordd_process_set_list; 12 coordd_worker_on_generation and
+ * coordd_worker_change_members_of; 13 COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options
+ * stack_signal and stack_fd; 14 coordd_register_memfd and coordd_unregister; 15 coordd_worker_fail,
+ * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); 16
+ * coordd_graphs_prepare and coordd_graphs_check (collectives.h); 17 what store.h has beside set,
+ * get and add; 18 coordd_process_set_add_members (process_sets.h); 19 coordd_worker_host_address;
+ * 20 coordd_comm_..._async and coordd_comm_..._for (comm.h); 21 the option settling_window_seconds;
+ * 22 coordd_comm_send_async, _receive_async; 23 coordd_comm_alltoallv; 24 coordd_comm_withdraw; 25
+ * coordd_(un)register_device, 26 coordd_alloc_device, coordd_free_device, coordd_torch_alloc,
+ * coordd_torch_free (memory.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_

@@ -43,8 +43,9 @@ void MessageLink::Send(TcpOperation& operation) {
   ++pending_;
   if (!ended_.ok()) return Finish(operation, ended_);
   if (IsSmall(operation.size_bytes)) {
-    if (is_holding() || !SendSmall(operation)) held_.Push(operation);
-    return;
+    if (!is_holding() && SendSmall(operation)) return;
+    memory_.CountHeld(1);
+    return held_.Push(operation);
   }
   const FrameHeader header{FrameKind::kData, operation.tag, operation.size_bytes};
   EarlyReady* const early = table_.Take(operation.tag, &TagQueues::early);
@@ -66,8 +67,14 @@ bool MessageLink::SendSmall(TcpOperation& operation) {
   return true;
 }
 
+TcpOperation* MessageLink::TakeHeld() {
+  TcpOperation* const held = held_.Pop();
+  if (held != nullptr) memory_.CountHeld(-1);
+  return held;
+}
+
 void MessageLink::AskForHeld() {
-  while (TcpOperation* const held = held_.Pop()) {
+  while (TcpOperation* const held = TakeHeld()) {
     outbox_.Push({FrameKind::kAsk, held->tag, held->size_bytes});
     table_.Of(held->tag).asking_sends.Push(*held);
   }
@@ -148,8 +155,8 @@ void MessageLink::End(const absl::Status& status) {
   ended_ = status;
   auto end = [this](TcpOperation& operation) { Finish(operation, ended_); };
   outbox_.Drop(end);
-  for (NodeQueue<TcpOperation>* const queue : {&written_, &held_})
-    while (TcpOperation* const operation = queue->Pop()) end(*operation);
+  while (TcpOperation* const written = written_.Pop()) end(*written);
+  while (TcpOperation* const held = TakeHeld()) end(*held);
   if (receiving_ != nullptr) end(*std::exchange(receiving_, nullptr));
   if (KeptSmall* const kept = std::exchange(keeping_, nullptr); kept != nullptr) {
     // The rest of it does not come: who receives it ends as with one that its sender still has.
@@ -292,7 +299,7 @@ absl::Status MessageLink::HearTaken(const FrameHeader& header) {
   if (header.size_bytes > sent_cost_ || header.size_bytes < proven_cost_)
     return Unexpected("an account of what was taken", header);
   proven_cost_ = header.size_bytes;
-  while (is_holding() && SendSmall(*held_.first())) held_.Pop();
+  while (is_holding() && SendSmall(*held_.first())) TakeHeld();
   return absl::OkStatus();
 }
 

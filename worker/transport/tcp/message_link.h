@@ -73,6 +73,7 @@ class MessageLink final : public FrameSink {
   static bool IsRoomy(uint64_t size_bytes) { return size_bytes > kAsideBytesMax; }
   TcpOperation* TakeSmall(uint64_t tag);
   bool SendSmall(TcpOperation& operation);
+  TcpOperation* TakeHeld();
   static uint64_t CostOf(uint64_t size_bytes) { return size_bytes + kMessageCost; }
   void Finish(TcpOperation& operation, absl::Status status);
   void Announce(TcpOperation& operation);

@@ -94,6 +94,9 @@ class LinkMemory {
   // Its `done`, or `taken`, is to be called; the operation is over.
   void End(TcpOperation& operation, absl::Status status);
   int64_t pending() const { return pending_; }
+  // Sends that wait for their peer to take others (MessageLink), of all connections.
+  void CountHeld(int64_t change) { held_ += change; }
+  int64_t held() const { return held_; }
   bool has_ended() const { return !ended_.empty(); }
   // Calls what is to be called, which may begin new operations.
 
@@ -112,7 +115,7 @@ class LinkMemory {
   int64_t spare_bytes_ = 0;
   std::vector<Ended> ended_;
   std::vector<Ended> called_;  // empty between calls, for its memory
-  int64_t pending_ = 0;
+  int64_t pending_ = 0, held_ = 0;
 };
 
 }  // namespace coordd

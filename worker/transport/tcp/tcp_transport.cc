@@ -153,7 +153,7 @@ bool TcpTransport::Progress() {
     moved |= FlushAll();  // what was asked for
     if (turns_.all % kTurnsPerClock == 0 && memory_.pending() > 0) {
       WatchPeers();
-      AskForHeld();
+      if (memory_.held() > 0) AskForHeld();
     }
   }
   moved |= memory_.has_ended();
@@ -364,15 +364,11 @@ void TcpTransport::WatchPeers() {
 }
 
 void TcpTransport::AskForHeld() {
+  const absl::Time now = clock_.Now();
   for (Peer* const peer : connected_) {
-    if (!peer->link.is_holding()) {
-      peer->ask_at = absl::InfiniteFuture();
-      continue;
-    }
-    const absl::Time now = clock_.Now();
+    if (!peer->link.is_holding()) continue;
     const uint64_t proven = peer->link.proven_cost();
-    if (std::exchange(peer->held_proven, proven) != proven ||
-        peer->ask_at == absl::InfiniteFuture()) {
+    if (std::exchange(peer->held_proven, proven) != proven) {
       peer->ask_at = now + kHeldPatience;
     } else if (now >= peer->ask_at) {
       peer->link.AskForHeld();

@@ -72,8 +72,10 @@ class TcpTransport final : public Transport {
     bool has_moved = false;             // something has come since the last look
     HostPort address;                   // where its end of the stream is; port 0: nowhere yet
     WatchedPeer watched;
-    uint64_t held_proven = 0;  // MessageLink::proven_cost() when messages to it began to be held,
-    absl::Time ask_at = absl::InfiniteFuture();  // and until when that may change
+    // MessageLink::proven_cost() at the last look at what is held; no account reaches the first
+    // value.
+    uint64_t held_proven = UINT64_MAX;
+    absl::Time ask_at = absl::InfiniteFuture();  // unless it changes
   };
   // Of a peer: its connection has ended, it has said what it may not, it does not answer.
   enum class Loss { kEnded, kWrong, kSilent };

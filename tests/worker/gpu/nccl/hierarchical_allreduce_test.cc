@@ -85,6 +85,15 @@ class HierarchicalAllreduceTest : public testing::Test {
     args.output = output.memory.span();
     return args;
   }
+  // By an allreduce; they are there afterwards.
+  static void MakeCommunicators(Context& context, Tensor& tensor) {
+    std::optional<absl::Status> ended;
+    ASSERT_THAT(context.object.Launch(Allreduce(DataType::kFloat32, ReduceOp::kSum, tensor, tensor),
+                                      [&](absl::Status status) { ended = std::move(status); }),
+                IsOk());
+    ASSERT_TRUE(context.DriveUntil([&] { return ended.has_value(); }));
+    EXPECT_THAT(*ended, IsOk());
+  }
   static std::vector<float> Ones(size_t count) { return std::vector<float>(count, 1.0f); }
   static absl::Span<const std::byte> AsBytes(const std::vector<float>& values) {
     return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
@@ -246,12 +255,8 @@ TEST_F(HierarchicalAllreduceTest, NothingIsEndedWhileAnExchangeIsUnderWay) {
   RunRanksOf(2, 2, /*chunk_bytes=*/1 << 20, [](Context& context) {
     const std::vector<float> ones = Ones(4000);
     Tensor tensor(context, AsBytes(ones));
-    // Of the communicators, which are there afterwards.
-    std::optional<absl::Status> first, second;
-    ASSERT_THAT(context.object.Launch(Allreduce(DataType::kFloat32, ReduceOp::kSum, tensor, tensor),
-                                      [&](absl::Status status) { first = std::move(status); }),
-                IsOk());
-    ASSERT_TRUE(context.DriveUntil([&] { return first.has_value(); }));
+    MakeCommunicators(context, tensor);
+    std::optional<absl::Status> second;
     context.object.StopHost(context.rank == Rank{1});
     context.barrier.arrive_and_wait();
     const int64_t exchanges = context.object.exchanges();
@@ -288,13 +293,8 @@ TEST_F(HierarchicalAllreduceTest, AnErrorOfNcclEndsTheExchangesThatWait) {
   RunRanksOf(2, 2, /*chunk_bytes=*/1024, [&over](Context& context) {
     const std::vector<float> ones = Ones(4000);
     Tensor tensor(context, AsBytes(ones));
-    // Of the communicators, which are there afterwards.
-    std::optional<absl::Status> first, second;
-    ASSERT_THAT(context.object.Launch(Allreduce(DataType::kFloat32, ReduceOp::kSum, tensor, tensor),
-                                      [&](absl::Status status) { first = std::move(status); }),
-                IsOk());
-    ASSERT_TRUE(context.DriveUntil([&] { return first.has_value(); }));
-    EXPECT_THAT(*first, IsOk());
+    MakeCommunicators(context, tensor);
+    std::optional<absl::Status> second;
     context.barrier.arrive_and_wait();
     if (context.rank == Rank{0}) SetFakeNccl("async_error", 6);
     context.barrier.arrive_and_wait();
