@@ -143,8 +143,9 @@ absl::string_view NetworkFileSystemName(int64_t f_type) {
 }
 
 absl::Status FileError(const std::string& path, absl::string_view what) {
-  const std::string text = absl::StrCat(path, " ", what, ": ", std::strerror(errno));
-  switch (errno) {
+  const int error = errno;  // before anything else can change it
+  const std::string text = absl::StrCat(path, " ", what, ": ", std::strerror(error));
+  switch (error) {
     case EACCES:
     case EISDIR:
     case ELOOP:
