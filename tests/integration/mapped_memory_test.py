@@ -98,7 +98,7 @@ class NodesTest(processes.TestCase):
         return [worker["host_edges"] for worker in workers]
 
     def test_says_over_what_each_rank_reaches_the_others(self):
-        cases = [({}, "tcp"), ({"COORDD_DATA_ENCRYPTION": "on"}, "tcp encrypted")]
+        cases = [({}, "tcp"), ({"COORDD_DATA_ENCRYPTION": "on"}, "tcp encrypted"), ({"COORDD_TCP_CONNECTIONS": "4"}, "tcp x4")]
         if processes.has_ucx():
             cases.append(({"COORDD_TRANSPORT": "ucx"}, "ucx"))
         for number, (variables, over) in enumerate(cases):

@@ -39,6 +39,21 @@ class SelftestTest(processes.TestCase):
         self.assertEqual(status, 0, text)
         self.assert_nothing_left()
 
+    def test_nodes_with_several_connections(self):
+        for encryption in ("off", "on"):
+            status, text = self.run_on_nodes(COORDD_TRANSPORT="tcp", COORDD_DATA_ENCRYPTION=encryption, COORDD_TCP_CONNECTIONS="4")
+            self.assertEqual(status, 0, text)
+            self.assert_nothing_left()
+
+    def test_nodes_that_do_not_have_as_many_connections(self):
+        on_nodes = (f'export COORDD_NODE_ID=node$COORDD_LOCAL_RANK COORDD_TCP_CONNECTIONS=$((COORDD_LOCAL_RANK + 2)); '
+                    f'exec {program("coordd-worker")} selftest')
+        status, text = self.run_command(program("coordrun"), "-np", "2", "--", "/bin/sh", "-c", on_nodes,
+                                        environment=processes.clean_environment(COORDD_TRANSPORT="tcp"), seconds=170)
+        self.assertNotEqual(status, 0, text)
+        self.assertRegex(text, r"COORDD_TCP_CONNECTIONS is [23] on rank [01] and [23] on rank [01]: all ranks must choose alike")
+        self.assert_nothing_left()
+
     def test_nodes_that_use_ucx(self):
         status, text = self.run_on_nodes(COORDD_TRANSPORT="ucx")
         if "UCX, which this build of coordd does not have" in text:

@@ -57,12 +57,12 @@ class DataPlaneTest(processes.TestCase):
                 pass
         return listening if len(listening) == RANKS and all(listening.values()) else None
 
-    def start_run(self, encryption):
+    def start_run(self, encryption, connections):
         command = (f'export COORDD_NODE_ID=node$COORDD_LOCAL_RANK; '
                    f'exec {program("coordd-worker")} allreduce --elements 2000 --iterations 0 --interval-ms 5')
         run = self.start(processes.Process(
             [program("coordrun"), "-np", str(RANKS), "--", "/bin/sh", "-c", command],
-            processes.clean_environment(COORDD_TRANSPORT="tcp", COORDD_DATA_ENCRYPTION=encryption)))
+            processes.clean_environment(COORDD_TRANSPORT="tcp", COORDD_DATA_ENCRYPTION=encryption, COORDD_TCP_CONNECTIONS=connections)))
         self.assertTrue(wait_for(lambda: self.workers(run)), run.text())
         return run
 
@@ -97,16 +97,16 @@ class DataPlaneTest(processes.TestCase):
         return [(len(said), port, said) for port in ports for said in heard.said_to(port) if len(said) > 300]
 
     def test_what_a_rank_has_said_is_believed_once(self):
-        for encryption in ("off", "on"):
+        for encryption, connections in (("off", "1"), ("on", "1"), ("off", "3")):
             try:
                 heard = HeardOnLoopback()
             except PermissionError:
                 self.skipTest("only who has CAP_NET_RAW hears what others say")
             try:
-                run = self.start_run(encryption)
+                run = self.start_run(encryption, connections)
                 # A proof behind the first message; who crosses another's connection ends before that. Not all have to meet.
-                self.assertTrue(wait_for(lambda heard=heard, run=run: (
-                    whole := self.meetings(heard, run)) and len(whole) >= RANKS - 1 and max(whole)[0] > 10000),
+                self.assertTrue(wait_for(lambda heard=heard, run=run, connections=connections: (
+                    whole := self.meetings(heard, run)) and len(whole) >= (RANKS - 1) * int(connections) and max(whole)[0] > 10000),
                     ([length for length, _, _ in self.meetings(heard, run)], self.workers(run), heard.lost(), run.text()))
             finally:
                 heard.end()

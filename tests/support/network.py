@@ -128,6 +128,23 @@ class Network:
         """What the host sends waits in a queue in front of a line of this rate, "20mbit", which so much passes at once."""
         self._line(self.hosts[host], "eth0", rate, burst)
 
+    def slow_flows(self, host, rate, burst="32k", lines=64):
+        """What the host sends over TCP goes over one of so many lines of this rate, beside each other, by the port at which the side that has
+        called is: one connection has one line. Who listens has a port below 32768."""
+        name = self.hosts[host]
+
+        def tc(*arguments):
+            subprocess.run(["ip", "netns", "exec", name, "tc", *arguments], check=True, capture_output=True)
+
+        tc("qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "1", "r2q", "1000")
+        tc("class", "add", "dev", "eth0", "parent", "1:", "classid", "1:1", "htb", "rate", "100gbit", "burst", burst)
+        for line in range(lines):  # callers have even ports by preference
+            flow, bits = f"1:{line + 16:x}", [str(2 * line), hex(2 * (lines - 1))]
+            tc("class", "add", "dev", "eth0", "parent", "1:", "classid", flow, "htb", "rate", rate, "burst", burst, "cburst", burst)
+            for priority, port in (("1", "sport"), ("2", "dport")):
+                tc("filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "prio", priority, "u32", "match", "ip", port,
+                   "0x8000", "0x8000", "match", "ip", port, *bits, "flowid", flow)
+
     def slow_uplink(self, rack, rate, burst="32k"):
         """What a rack sends to others, and what they send to it, goes over lines of this rate."""
         for line in (f"up{rack}", f"down{rack}"):

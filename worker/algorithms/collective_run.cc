@@ -123,7 +123,7 @@ bool CollectiveRun::PostSends(const AlgorithmStep& step) {
       const BufferRange part = Segment(step.sends[i].from, transfer.posted);
       ++transfer.posted;
       ++in_flight_;
-      transport_.Send(OnTransport(step.sends[i].to), tag_, Read(part),
+      transport_.Send(OnTransport(step.sends[i].to), TagOf(transfer.posted - 1), Read(part),
                       [this, i](absl::Status status) { OnSent(i, std::move(status)); });
       moved = true;
     }
@@ -150,13 +150,13 @@ bool CollectiveRun::PostReceives(const AlgorithmStep& step) {
       ++transfer.posted;
       ++in_flight_;
       if (receive.operand) {
-        transport_.ReceiveInPlace(OnTransport(receive.from), tag_,
+        transport_.ReceiveInPlace(OnTransport(receive.from), TagOf(segment),
                                   ScratchSegment(transfer.HalfOf(segment), part.size_bytes),
                                   [this, i, segment](absl::StatusOr<const std::byte*> bytes) {
                                     OnOperand(i, segment, std::move(bytes));
                                   });
       } else {
-        transport_.Receive(OnTransport(receive.from), tag_, Write(part),
+        transport_.Receive(OnTransport(receive.from), TagOf(segment), Write(part),
                            [this, i](absl::Status status) { OnReceived(i, std::move(status)); });
       }
       moved = true;

@@ -97,6 +97,7 @@ class CollectiveRun final : public LaneRun {
   Rank OnTransport(Rank rank) const {
     return members_.empty() ? rank : members_[static_cast<size_t>(ToInt(rank))];
   }
+  Tag TagOf(int64_t segment) const { return {tag_.lane, tag_.sequence, tag_.part, segment}; }
   int64_t SegmentsOf(int64_t size_bytes) const;
   BufferRange Segment(const BufferRange& slice, int64_t segment) const;
   absl::Span<const std::byte> Read(const BufferRange& slice) const;

@@ -140,6 +140,12 @@ constexpr VariableRow kRows[] = {
      "keys from a handshake of TLS 1.3, and `auto` does without RDMA; with `off`, who they are is "
      "proved so, and what follows goes in plain. What goes over UCX (`COORDD_TRANSPORT=ucx`) or "
      "NCCL is never encrypted. All ranks choose alike."},
+    {"COORDD_TCP_CONNECTIONS", kHost, "Connections between two ranks", "1 to 16", "1", "workers",
+     "How many connections of coordd's own TCP each two ranks of different nodes have. Messages of "
+     "more than 256 KiB go over all of them in turn. More than one helps where the network gives "
+     "one connection only a part of a link, as clouds do for each flow, and as links do that are "
+     "bonded, or paths that are chosen, by a connection's ports; elsewhere it helps nothing. All "
+     "ranks choose alike."},
     {"COORDD_HOST_ALGORITHM", kHost, "Algorithm of collectives between nodes",
      "`auto`, `flat` or `hierarchical`", "`auto`", "workers",
      "`flat` treats all ranks alike. `hierarchical` works on mapped memory inside the nodes and "

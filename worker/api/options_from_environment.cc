@@ -95,6 +95,18 @@ absl::Status ReadDataEncryption(const Environment& environment, bool* encrypts) 
   return absl::OkStatus();
 }
 
+absl::Status ReadTcpConnections(const Environment& environment, int32_t* connections) {
+  constexpr int32_t kMost = 16;  // kTcpConnectionsMax
+  const std::string* text = Find(environment, "COORDD_TCP_CONNECTIONS");
+  if (text == nullptr) return absl::OkStatus();
+  int32_t number = 0;
+  if (!absl::SimpleAtoi(*text, &number) || number < 1 || number > kMost)
+    return InvalidOption("COORDD_TCP_CONNECTIONS", absl::StrCat("\"", *text, "\""),
+                         absl::StrCat("a whole number from 1 to ", kMost));
+  *connections = number;
+  return absl::OkStatus();
+}
+
 absl::Status ReadLogLevel(const Environment& environment, LogLevel* level) {
   const std::string* text = Find(environment, "COORDD_LOG_LEVEL");
   if (text == nullptr) return absl::OkStatus();
@@ -293,6 +305,7 @@ absl::StatusOr<WorkerOptions> ReadOptions(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadPorts(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
   COORDD_RETURN_IF_ERROR(ReadDataEncryption(environment, &options.encrypt_data));
+  COORDD_RETURN_IF_ERROR(ReadTcpConnections(environment, &options.tcp_connections));
   COORDD_RETURN_IF_ERROR(ReadHostAlgorithm(environment, &options.host_algorithm));
   COORDD_RETURN_IF_ERROR(ReadOnFailure(environment, &options.on_failure));
   COORDD_RETURN_IF_ERROR(ReadCheckResults(environment, &options.check_results));

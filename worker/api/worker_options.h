@@ -61,6 +61,9 @@ struct WorkerOptions {
   TransportChoice transport = TransportChoice::kAuto;
   // COORDD_DATA_ENCRYPTION=on: what goes over coordd's own TCP between nodes. Equal on all members.
   bool encrypt_data = false;
+  // COORDD_TCP_CONNECTIONS: of coordd's own TCP, between each two ranks of different nodes, 1
+  // to 16. Equal on all members.
+  int32_t tcp_connections = 1;
   // COORDD_HOST_ALGORITHM: auto, flat, hierarchical; of allreduces on host memory between nodes. If
   // members differ, flat goes before hierarchical, and that before auto, on all of them.
   HostAlgorithm host_algorithm = HostAlgorithm::kAuto;

@@ -17,6 +17,7 @@ namespace coordd {
 // What people are told; the words of COORDD_TRANSPORT.
 inline constexpr absl::string_view kOverMapped = "mapped";
 inline constexpr absl::string_view kOverShm = "shm";
+// Over TCP with several connections " x4" is behind it.
 inline constexpr absl::string_view kOverTcp = "tcp";
 inline constexpr absl::string_view kOverTcpEncrypted = "tcp encrypted";
 inline constexpr absl::string_view kOverUcx = "ucx";

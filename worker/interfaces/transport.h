@@ -26,7 +26,8 @@ struct Tag {
 
   LaneId lane;
   int64_t sequence = 0;
-  int64_t part = 0;  // of a batch whose parts are under way beside each other
+  int64_t part = 0;     // of a batch whose parts are under way beside each other
+  int64_t segment = 0;  // not encoded: of a transfer that is cut into several messages
 
   uint64_t Encode() const {
     constexpr uint64_t kLanes = kLaneNumbers, kSequences = uint64_t{1} << 18;
@@ -57,8 +58,9 @@ class Transport {
   // `bytes` stays valid and (for Send) unchanged until `done`, which is called once, from
   // Progress() or from the destructor, never from Send or Receive themselves. Messages from one
   // rank to another with one tag arrive in the order of their Sends and match Receives in the order
-  // of these; sizes of matching calls are equal. Statuses: UNAVAILABLE with PeerLost
-  // (peer_status.h) when the peer is gone; ABORTED after Abort; INTERNAL.
+  // of these; sizes, parts and segments of matching calls are equal: a transport may send parts and
+  // segments beside each other, so long as they match as if they came in order. Statuses:
+  // UNAVAILABLE with PeerLost (peer_status.h) when the peer is gone; ABORTED after Abort; INTERNAL.
   virtual void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) = 0;
   virtual void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) = 0;
 

@@ -21,6 +21,7 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(
   transport_options.environment = options.ucx_environment;
   transport_options.ports = options.ports;
   transport_options.encrypts = options.encrypt_data;
+  transport_options.connections = options.tcp_connections;
   transport_options.refused = std::move(refused);
   transport_options.has_rdma = layout.num_nodes() > 1 && !ActiveRdmaPorts().empty();
   transport_options.edges = std::make_shared<EdgeReport>();

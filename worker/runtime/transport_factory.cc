@@ -49,9 +49,11 @@ MaybeTransport MakeBetweenNodes(const TransportFactoryOptions& options, Clock& c
     return std::make_unique<AgreedTransport>(std::move(ucx), nullptr, std::move(told));
   }
   told.everywhere = std::string(options.encrypts ? kOverTcpEncrypted : kOverTcp);
+  if (options.connections > 1) absl::StrAppend(&told.everywhere, " x", options.connections);
   told.preferred = std::string(kOverUcxRdma);
   auto tcp = std::make_unique<TcpTransport>(
-      TcpTransportOptions{options.local_address, options.ports, options.encrypts, options.refused},
+      TcpTransportOptions{options.local_address, options.ports, options.encrypts,
+                          options.connections, options.refused},
       clock);
   return std::make_unique<AgreedTransport>(std::move(tcp), MakeRdma(options, clock),
                                            std::move(told));

@@ -24,6 +24,7 @@ struct TransportFactoryOptions {
   Environment environment;         // UcxTransportOptions::environment
   std::optional<PortRange> ports;  // UcxTransportOptions::ports, TcpTransportOptions's
   bool encrypts = false;           // TcpTransportOptions::encrypts
+  int32_t connections = 1;         // TcpTransportOptions::connections
   std::shared_ptr<std::atomic<int64_t>> refused = nullptr;  // TcpTransportOptions::turned_away
   // Whether this machine has RDMA: ActiveRdmaPorts.
   bool has_rdma = false;

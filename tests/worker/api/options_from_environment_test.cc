@@ -150,6 +150,16 @@ TEST(OptionsFromEnvironment, EncryptDataWhereItIsAskedFor) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected on or off")));
 }
 
+TEST(OptionsFromEnvironment, HaveAsManyConnectionsAsAreAskedFor) {
+  EXPECT_EQ(WorkerOptionsFrom({})->tcp_connections, 1);
+  EXPECT_EQ(WorkerOptionsFrom({{"COORDD_TCP_CONNECTIONS", "1"}})->tcp_connections, 1);
+  EXPECT_EQ(WorkerOptionsFrom({{"COORDD_TCP_CONNECTIONS", "16"}})->tcp_connections, 16);
+  for (const char* wrong : {"0", "17", "-1", "two", "4x"})
+    EXPECT_THAT(WorkerOptionsFrom({{"COORDD_TCP_CONNECTIONS", wrong}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("expected a whole number from 1 to 16")));
+}
+
 TEST(OptionsFromEnvironment, ReadTheTokenWithoutTheEndOfItsLine) {
   TempDirectory directory;
   const std::string path = directory.path() + "/token";

@@ -1,4 +1,4 @@
-// The messages between this rank and one peer, whatever connection their frames go over. PURE.
+// The messages between this rank and one peer that go over one connection, whatever that is. PURE.
 #pragma once
 
 #include <cstdint>

@@ -33,27 +33,35 @@ absl::Status PeerMeetings::Open(Options options, TcpListener listener, IsWanted 
 }
 
 void PeerMeetings::Connect(Rank rank, const TcpAddress& address) {
-  Outgoing& outgoing = outgoing_[rank];
-  outgoing.address = address;
-  outgoing.since = clock_.Now();
-  outgoing.pause = kFirstPause;
   unspoken_.NoteRankAt(address.at.host);
   if (address.encrypts != options_.encrypts) {
     not_met_.push_back(
         {rank, absl::StrCat("COORDD_DATA_ENCRYPTION is ", address.encrypts ? "on" : "off",
                             " there and not here: all ranks must choose alike")});
-    outgoing_.erase(rank);
-    return;
+  } else if (address.connections != options_.connections) {
+    not_met_.push_back(
+        {rank, absl::StrCat("COORDD_TCP_CONNECTIONS is ", address.connections, " on rank ",
+                            ToInt(rank), " and ", options_.connections, " on rank ",
+                            ToInt(options_.self), ": all ranks must choose alike")});
+  } else {
+    Begin({rank, 0}, address);
   }
-  Attempt(rank, outgoing);
 }
 
-void PeerMeetings::Attempt(Rank rank, Outgoing& outgoing) {
+void PeerMeetings::Begin(const ConnectionId& id, const TcpAddress& address) {
+  Outgoing& outgoing = outgoing_[id];
+  outgoing.address = address;
+  outgoing.since = clock_.Now();
+  outgoing.pause = kFirstPause;
+  Attempt(id, outgoing);
+}
+
+void PeerMeetings::Attempt(const ConnectionId& id, Outgoing& outgoing) {
   int error = 0;
   OwnedFd socket = BeginConnecting(outgoing.address.at, &error);
-  if (!socket.valid())
-    return TryLater(rank, outgoing, absl::StrCat("connecting: ", strerror(error)));
-  const LinkIdentity identity{options_.self, rank, options_.encrypts, options_.probe_port};
+  if (!socket.valid()) return TryLater(id, outgoing, absl::StrCat("connecting: ", strerror(error)));
+  const LinkIdentity identity{options_.self, id.rank, options_.encrypts, options_.probe_port,
+                              id.number};
   std::string text = identity.ToText();
   const LinkKey key = DeriveKey(outgoing.address.secret, text);
   TlsHandshake handshake = TlsHandshake::Connecting(tls_.get(), socket.get(), std::move(text), key);
@@ -61,29 +69,33 @@ void PeerMeetings::Attempt(Rank rank, Outgoing& outgoing) {
   outgoing.events = EPOLLIN | EPOLLOUT;
   if (const absl::Status added = polls_.Add(socket.get(), outgoing.key, outgoing.events);
       !added.ok()) {
-    return TryLater(rank, outgoing, std::string(added.message()));
+    return TryLater(id, outgoing, std::string(added.message()));
   }
-  outgoing_keys_[outgoing.key] = rank;
+  outgoing_keys_[outgoing.key] = id;
   outgoing.meeting = std::make_unique<Meeting>(std::move(socket), std::move(handshake),
                                                /*connects=*/true, options_.encrypts);
 }
 
-void PeerMeetings::TryLater(Rank rank, Outgoing& outgoing, const std::string& why) {
+void PeerMeetings::TryLater(const ConnectionId& id, Outgoing& outgoing, const std::string& why) {
   outgoing_keys_.erase(outgoing.key);
   outgoing.meeting.reset();
   const absl::Time now = clock_.Now();
   outgoing.next = now + outgoing.pause;
   outgoing.pause = std::min(2 * outgoing.pause, kPauseMax);
   if (now - outgoing.since < kTryFor) return;
-  not_met_.push_back({rank, absl::StrCat(why, ", at ", outgoing.address.at.ToString())});
-  outgoing_.erase(rank);
+  not_met_.push_back({id.rank, absl::StrCat(why, ", at ", outgoing.address.at.ToString())});
+  outgoing_.erase(id);
 }
 
-void PeerMeetings::GiveUp(Rank rank) {
-  const auto found = outgoing_.find(rank);
+void PeerMeetings::Forget(const ConnectionId& id) {
+  const auto found = outgoing_.find(id);
   if (found == outgoing_.end()) return;
   outgoing_keys_.erase(found->second.key);
   outgoing_.erase(found);
+}
+
+void PeerMeetings::GiveUp(Rank rank) {
+  for (int32_t number = 0; number < options_.connections; ++number) Forget({rank, number});
 }
 
 void PeerMeetings::KeepEvents(const Meeting& meeting, uint64_t key, uint32_t& events) {
@@ -93,36 +105,46 @@ void PeerMeetings::KeepEvents(const Meeting& meeting, uint64_t key, uint32_t& ev
   polls_.Change(meeting.socket(), key, events);
 }
 
-void PeerMeetings::StepOutgoing(Rank rank, Outgoing& outgoing) {
+void PeerMeetings::StepOutgoing(const ConnectionId& id, Outgoing& outgoing) {
   Meeting& meeting = *outgoing.meeting;
   switch (meeting.Step()) {
     case Meeting::Stage::kMet:
-      met_.push_back({rank, meeting.TakeStream(), std::nullopt, outgoing.address.at});
-      NoteMet(rank, outgoing.address.at);
-      return GiveUp(rank);
+      return OutgoingMet(id, outgoing);
     case Meeting::Stage::kYielded:
       // The peer is there.
       outgoing.since = clock_.Now();
       outgoing.pause = kYieldPause;
-      return TryLater(rank, outgoing, "it has yielded");
+      return TryLater(id, outgoing, "it has yielded");
     case Meeting::Stage::kEnded:
-      return TryLater(rank, outgoing, meeting.failure());
+      return TryLater(id, outgoing, meeting.failure());
     case Meeting::Stage::kRefused:
     case Meeting::Stage::kFailed:
       not_met_.push_back(
-          {rank, absl::StrCat(meeting.failure(), ", at ", outgoing.address.at.ToString())});
-      return GiveUp(rank);
+          {id.rank, absl::StrCat(meeting.failure(), ", at ", outgoing.address.at.ToString())});
+      return Forget(id);
     default:
       return KeepEvents(meeting, outgoing.key, outgoing.events);
   }
+}
+
+void PeerMeetings::OutgoingMet(const ConnectionId& id, Outgoing& outgoing) {
+  const TcpAddress address = outgoing.address;
+  met_.push_back(
+      {id, outgoing.meeting->TakeStream(), /*has_called=*/false, std::nullopt, address.at});
+  NoteMet(id.rank, address.at);
+  const ConnectionId next{id.rank, id.number + 1};
+  Forget(id);
+  if (next.number < options_.connections) Begin(next, address);
 }
 
 void PeerMeetings::OnReady(uint64_t key) {
   if (key == kListenerKey) return AcceptCallers();
   if (const auto caller = callers_.find(key); caller != callers_.end())
     return StepCaller(key, caller->second);
-  const auto rank = outgoing_keys_.find(key);
-  if (rank != outgoing_keys_.end()) StepOutgoing(rank->second, outgoing_.at(rank->second));
+  const auto found = outgoing_keys_.find(key);
+  if (found == outgoing_keys_.end()) return;
+  const ConnectionId id = found->second;
+  StepOutgoing(id, outgoing_.at(id));
 }
 
 void PeerMeetings::AcceptCallers() {
@@ -169,7 +191,8 @@ void PeerMeetings::MakeRoom(const HostPort& for_whom) {
 std::optional<LinkKey> PeerMeetings::KeyOf(absl::string_view text) const {
   const absl::StatusOr<LinkIdentity> identity = LinkIdentity::Parse(text);
   if (!identity.ok() || identity->to != options_.self || identity->from == options_.self ||
-      ToInt(identity->from) >= options_.world_size || identity->encrypts != options_.encrypts) {
+      ToInt(identity->from) >= options_.world_size || identity->encrypts != options_.encrypts ||
+      identity->number >= options_.connections) {
     return std::nullopt;
   }
   return DeriveKey(options_.secret, text);
@@ -205,25 +228,26 @@ void PeerMeetings::NoteEnd(const Caller& caller) {
 }
 
 bool PeerMeetings::IsOfACrossing(const LinkIdentity& identity, const Caller& caller) const {
-  if (outgoing_.contains(identity.from)) return true;
+  if (outgoing_.contains({identity.from, 0})) return true;
   const auto met = met_at_.find(identity.from);
   return met != met_at_.end() && caller.since < met->second + kCrossingFor;
 }
 
 void PeerMeetings::Decide(Caller& caller) {
   const absl::StatusOr<LinkIdentity> identity = LinkIdentity::Parse(caller.meeting->identity());
-  if (!identity.ok() || !is_wanted_(identity->from)) return;  // there was one already,
+  if (!identity.ok()) return;
+  const ConnectionId id{identity->from, identity->number};
+  if (!is_wanted_(id)) return;  // there was one already,
   for (const Met& met : met_)
-    if (met.rank == identity->from) return;  // or is since this turn
-  const auto own = outgoing_.find(identity->from);
-  if (own != outgoing_.end() && options_.self < identity->from)
+    if (met.id == id) return;  // or is since this turn
+  if (outgoing_.contains(id) && options_.self < id.rank)
     return caller.meeting->Answer(FrameKind::kYield);
   caller.meeting->Answer(FrameKind::kWelcome);
   if (caller.meeting->stage() != Meeting::Stage::kMet) return;
-  GiveUp(identity->from);
-  met_.push_back(
-      {identity->from, caller.meeting->TakeStream(), identity->probe_port, caller.address});
-  NoteMet(identity->from, caller.address);
+  Forget(id);
+  met_.push_back({id, caller.meeting->TakeStream(), /*has_called=*/true, identity->probe_port,
+                  caller.address});
+  NoteMet(id.rank, caller.address);
 }
 
 void PeerMeetings::NoteMet(Rank rank, const HostPort& address) {
@@ -265,10 +289,10 @@ void PeerMeetings::Tend() {
   }
   for (const HostPort& from : unspoken_.TakeStrangers(now))
     NoteStranger(from, "it was closed without a word, and no rank is known at its address", "");
-  std::vector<Rank> due;
-  for (const auto& [rank, outgoing] : outgoing_)
-    if (outgoing.meeting == nullptr && outgoing.next <= now) due.push_back(rank);
-  for (const Rank rank : due) Attempt(rank, outgoing_.at(rank));
+  std::vector<ConnectionId> due;
+  for (const auto& [id, outgoing] : outgoing_)
+    if (outgoing.meeting == nullptr && outgoing.next <= now) due.push_back(id);
+  for (const ConnectionId& id : due) Attempt(id, outgoing_.at(id));
 }
 
 }  // namespace coordd

@@ -1,7 +1,8 @@
-// How the ranks of a generation come to have one connection for each pair of them. (io)
+// How the ranks of a generation come to have connections with each other. (io)
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,6 +27,15 @@
 
 namespace coordd {
 
+// One of those that this rank has with another one.
+struct ConnectionId {
+  Rank rank;
+  int32_t number = 0;
+
+  friend bool operator==(const ConnectionId&, const ConnectionId&) = default;
+  friend auto operator<=>(const ConnectionId&, const ConnectionId&) = default;
+};
+
 // Whoever wants something of the other connects. Where both do, it is the connection of the lower
 // rank that stays: who has one under way to a rank that is higher yields to nobody's, and the
 // higher one gives its own up. What strangers do ends their connection, and a few of them at a time
@@ -33,7 +43,11 @@ namespace coordd {
 // strangers at one address take no place from ranks at others, while the ranks of a large node may
 // have all of them. A rank that gives its connection up, or ends, is no stranger: what a stranger
 // is has said something wrong, or nothing until the deadline. Who was turned away for want of room,
-// or ended too soon, tries again for kTryFor. One thread uses it.
+// or ended too soon, tries again for kTryFor.
+//
+// Where two ranks have several connections, that is how they come to the first one. The others are
+// made by who has made that one, one after the other: so none of these crosses another, and no more
+// callers come at a time than with one. One thread uses it.
 class PeerMeetings {
  public:
   // Callers that are not known yet, and how long they may take to prove who they are.
@@ -45,23 +59,25 @@ class PeerMeetings {
     Rank self;
     int32_t world_size = 0;
     bool encrypts = false;
+    int32_t connections = 1;  // with each rank
     LinkSecret secret;
     std::optional<HostPort> probe_port;  // this rank's
     // Counts who was not believed; null: nobody asks.
     std::shared_ptr<std::atomic<int64_t>> turned_away = nullptr;
   };
   struct Met {
-    Rank rank;
+    ConnectionId id;
     std::unique_ptr<TcpStream> stream;
-    std::optional<HostPort> probe_port;  // the peer's, if that has called
+    bool has_called = false;             // the peer has
+    std::optional<HostPort> probe_port;  // the peer's, if it has
     HostPort address;                    // of its end of the stream
   };
   struct NotMet {
     Rank rank;
     std::string why;
   };
-  // Whether a connection with this rank may still be made.
-  using IsWanted = std::function<bool(Rank)>;
+  // Whether the peer may still make this connection.
+  using IsWanted = std::function<bool(const ConnectionId&)>;
 
   // `polls` and `clock` outlive it.
   PeerMeetings(PollSet& polls, Clock& clock) : polls_(polls), clock_(clock) {}
@@ -72,8 +88,9 @@ class PeerMeetings {
   absl::Status Open(Options options, TcpListener listener, IsWanted is_wanted);
   static constexpr uint64_t kKeysEnd = uint64_t{1} << 32;
 
-  // Begins to connect. REQUIRES: nobody has before.
+  // Begins to make all connections with a rank. REQUIRES: nobody has before.
   void Connect(Rank rank, const TcpAddress& address);
+  // What is being made with this rank.
   void GiveUp(Rank rank);
   // Whether somebody is on the way.
   bool is_busy() const { return !outgoing_.empty() || !callers_.empty(); }
@@ -104,9 +121,12 @@ class PeerMeetings {
   };
 
   uint64_t NewKey() { return next_key_++ % (kKeysEnd - 1) + 1; }
-  void Attempt(Rank rank, Outgoing& outgoing);
-  void StepOutgoing(Rank rank, Outgoing& outgoing);
-  void TryLater(Rank rank, Outgoing& outgoing, const std::string& why);
+  void Begin(const ConnectionId& id, const TcpAddress& address);
+  void Attempt(const ConnectionId& id, Outgoing& outgoing);
+  void StepOutgoing(const ConnectionId& id, Outgoing& outgoing);
+  void OutgoingMet(const ConnectionId& id, Outgoing& outgoing);
+  void TryLater(const ConnectionId& id, Outgoing& outgoing, const std::string& why);
+  void Forget(const ConnectionId& id);
   void AcceptCallers();
   void MakeRoom(const HostPort& for_whom);
   void NoteMet(Rank rank, const HostPort& address);
@@ -131,8 +151,8 @@ class PeerMeetings {
 
   // Touched by the owner's thread.
   uint64_t next_key_ = 0;
-  std::map<Rank, Outgoing> outgoing_;
-  std::map<uint64_t, Rank> outgoing_keys_;
+  std::map<ConnectionId, Outgoing> outgoing_;
+  std::map<uint64_t, ConnectionId> outgoing_keys_;
   std::map<uint64_t, Caller> callers_;  // the oldest first
   std::vector<Met> met_;
   std::vector<NotMet> not_met_;

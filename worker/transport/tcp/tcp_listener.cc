@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
@@ -39,7 +40,7 @@ void Prepare(int socket) {
 
 std::string TcpAddress::ToText() const {
   std::string text = absl::StrCat(kTcpProtocol, " ", at.ToString(), " ", secret, " ",
-                                  encrypts ? kEncryptedWord : kPlainWord);
+                                  encrypts ? kEncryptedWord : kPlainWord, " ", connections);
   return probe_port.has_value() ? WithProbePort(text, *probe_port) : text;
 }
 
@@ -47,8 +48,9 @@ absl::StatusOr<TcpAddress> TcpAddress::Parse(absl::string_view text) {
   TcpAddress address;
   address.probe_port = ProbePortOf(std::string(text));
   const std::vector<absl::string_view> words = absl::StrSplit(text.substr(0, text.rfind('|')), ' ');
-  if (words.size() != 4 || words[0] != kTcpProtocol || words[2].size() != kSecretDigits ||
-      (words[3] != kEncryptedWord && words[3] != kPlainWord)) {
+  if (words.size() != 5 || words[0] != kTcpProtocol || words[2].size() != kSecretDigits ||
+      (words[3] != kEncryptedWord && words[3] != kPlainWord) ||
+      !absl::SimpleAtoi(words[4], &address.connections)) {
     return absl::InvalidArgumentError(
         absl::StrCat("its address is none of ", kTcpProtocol, ": all ranks must have one version"));
   }

@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,7 @@ struct TcpAddress {
   LinkSecret secret;
   bool encrypts = false;
   std::optional<HostPort> probe_port;
+  int32_t connections = 1;  // that it has with each other rank
 
   std::string ToText() const;
   // INVALID_ARGUMENT.

@@ -30,18 +30,22 @@ std::optional<Rank> RankOf(absl::string_view text) {
 }  // namespace
 
 std::string LinkIdentity::ToText() const {
-  return absl::StrCat(kTcpProtocol, " ", ToInt(from), " ", ToInt(to), " ",
-                      encrypts ? kEncryptedWord : kPlainWord, " ",
-                      probe_port.has_value() ? probe_port->ToString() : std::string(kNoPort));
+  return absl::StrCat(
+      kTcpProtocol, " ", ToInt(from), " ", ToInt(to), " ", encrypts ? kEncryptedWord : kPlainWord,
+      " ", probe_port.has_value() ? probe_port->ToString() : std::string(kNoPort), " ", number);
 }
 
 absl::StatusOr<LinkIdentity> LinkIdentity::Parse(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
   const auto refused = [] { return absl::InvalidArgumentError("it says something else"); };
-  if (words.size() != 5 || words[0] != kTcpProtocol) return refused();
+  if (words.size() != 6 || words[0] != kTcpProtocol) return refused();
   const std::optional<Rank> from = RankOf(words[1]), to = RankOf(words[2]);
   if (!from.has_value() || !to.has_value()) return refused();
-  LinkIdentity identity{*from, *to, words[3] == kEncryptedWord, std::nullopt};
+  LinkIdentity identity{*from, *to, words[3] == kEncryptedWord, std::nullopt, 0};
+  if (!absl::SimpleAtoi(words[5], &identity.number) || identity.number < 0 ||
+      identity.number >= kTcpConnectionsMax) {
+    return refused();
+  }
   if (words[4] != kNoPort) {
     COORDD_ASSIGN_OR_RETURN(identity.probe_port, ParseHostPort(words[4]));
   }

@@ -18,9 +18,12 @@
 namespace coordd {
 
 // The first word of what is said: ranks that speak otherwise do not believe each other.
-inline constexpr absl::string_view kTcpProtocol = "coordd-tcp/3";
+inline constexpr absl::string_view kTcpProtocol = "coordd-tcp/4";
 // How it is written whether what follows the proof is encrypted.
 inline constexpr absl::string_view kEncryptedWord = "encrypted", kPlainWord = "plain";
+
+// Between two ranks.
+inline constexpr int32_t kTcpConnectionsMax = 16;
 
 // What who connects says in the open, and the key depends on: nobody can say it who has no key, and
 // nobody change it on the way.
@@ -29,6 +32,7 @@ struct LinkIdentity {
   Rank to;
   bool encrypts = false;               // all that follows the handshake
   std::optional<HostPort> probe_port;  // of who connects
+  int32_t number = 0;                  // of this connection, among those of the two
 
   std::string ToText() const;
   // INVALID_ARGUMENT.

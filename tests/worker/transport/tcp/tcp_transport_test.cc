@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,59 @@ std::unique_ptr<Transport> InPlain() {
 std::unique_ptr<Transport> Encrypted() {
   return std::make_unique<TcpTransport>(
       TcpTransportOptions{.local_address = "127.0.0.1", .ports = {}, .encrypts = true});
+}
+
+constexpr int32_t kConnections = 4;
+
+std::unique_ptr<Transport> Several() {
+  return std::make_unique<TcpTransport>(
+      TcpTransportOptions{.local_address = "127.0.0.1", .ports = {}, .connections = kConnections});
+}
+
+std::unique_ptr<Transport> SeveralEncrypted() {
+  return std::make_unique<TcpTransport>(TcpTransportOptions{
+      .local_address = "127.0.0.1", .ports = {}, .encrypts = true, .connections = kConnections});
+}
+
+// Numbers the messages of each tag, so that they go over all connections.
+class InSegments final : public Transport {
+ public:
+  explicit InSegments(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  absl::string_view name() const override { return transport_->name(); }
+  absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override {
+    return transport_->Connect(layout, store, deadline);
+  }
+  void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) override {
+    transport_->Send(to, Next(sent_, to, tag), bytes, std::move(done));
+  }
+  void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override {
+    transport_->Receive(from, Next(received_, from, tag), bytes, std::move(done));
+  }
+  void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override {
+    transport_->ReceiveInPlace(from, Next(received_, from, tag), landing, std::move(taken));
+  }
+  bool Progress() override { return transport_->Progress(); }
+  void LookAtPeers() override { transport_->LookAtPeers(); }
+  int Descriptor() override { return transport_->Descriptor(); }
+  void Abort() override { transport_->Abort(); }
+
+ private:
+  using Counts = std::map<std::pair<Rank, uint64_t>, int64_t>;
+  // The first one of a tag has the number of its sequence.
+  static Tag Next(Counts& counts, Rank peer, Tag tag) {
+    tag.segment = tag.sequence + counts[{peer, tag.Encode()}]++;
+    return tag;
+  }
+
+  const std::unique_ptr<Transport> transport_;
+  Counts sent_, received_;
+};
+
+std::unique_ptr<Transport> SeveralInTurn() { return std::make_unique<InSegments>(Several()); }
+
+std::unique_ptr<Transport> SeveralEncryptedInTurn() {
+  return std::make_unique<InSegments>(SeveralEncrypted());
 }
 
 std::unique_ptr<Transport> Routed() {
@@ -62,6 +116,8 @@ std::string NameOf(const auto& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
                          testing::Values(TransportOf("InPlain", InPlain),
                                          TransportOf("Encrypted", Encrypted),
+                                         TransportOf("Several", SeveralInTurn),
+                                         TransportOf("SeveralEncrypted", SeveralEncryptedInTurn),
                                          TransportOf("Agreed", Agreed),
                                          TransportOf("Routed", Routed)),
                          [](const auto& info) { return NameOf(info); });
@@ -69,6 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
 INSTANTIATE_TEST_SUITE_P(HostOverTcp, CollectiveBackendConformance,
                          testing::Values(BackendOf("InPlain", InPlain),
                                          BackendOf("Encrypted", Encrypted),
+                                         BackendOf("Several", Several),
                                          BackendOf("Routed", Routed)),
                          [](const auto& info) { return NameOf(info); });
 

@@ -114,12 +114,15 @@ TEST(TlsHandshake, ReadsNothingBeyondItsEnd) {
 TEST(TlsHandshake, FailsForWhoHasAnotherKey) {
   const auto context = NewTlsContext();
   const std::string secret = SecretHex(32), text = kIdentity.ToText();
-  LinkIdentity other_rank = kIdentity, other_probe = kIdentity;
+  LinkIdentity other_rank = kIdentity, other_probe = kIdentity, other_number = kIdentity;
   other_rank.from = Rank{4};
   other_probe.probe_port = std::nullopt;
-  // The key of another generation; of another rank; of what was changed on the way.
-  for (const LinkKey& key : {DeriveKey(SecretHex(32), text), DeriveKey(secret, other_rank.ToText()),
-                             DeriveKey(secret, other_probe.ToText())}) {
+  other_number.number = 1;
+  // The key of another generation; of another rank; of what was changed on the way; of another
+  // connection.
+  for (const LinkKey& key :
+       {DeriveKey(SecretHex(32), text), DeriveKey(secret, other_rank.ToText()),
+        DeriveKey(secret, other_probe.ToText()), DeriveKey(secret, other_number.ToText())}) {
     Sockets sockets;
     TlsHandshake connects = TlsHandshake::Connecting(context->get(), sockets.a.get(), text, key);
     TlsHandshake accepts = TlsHandshake::Accepting(context->get(), sockets.b.get(), Knows(secret));
@@ -242,15 +245,18 @@ TEST(TlsHandshake, KnowsWhetherItHasHeardAnything) {
 }
 
 TEST(LinkIdentity, IsReadAsItIsWritten) {
-  LinkIdentity plain = kIdentity, encrypted = kIdentity, v6 = kIdentity;
+  LinkIdentity plain = kIdentity, encrypted = kIdentity, v6 = kIdentity, last = kIdentity;
   plain.probe_port = std::nullopt;
   encrypted.encrypts = true;
   v6.probe_port = HostPort{"fe80::1", 9};
-  for (const LinkIdentity& identity : {kIdentity, plain, encrypted, v6})
+  last.number = kTcpConnectionsMax - 1;
+  for (const LinkIdentity& identity : {kIdentity, plain, encrypted, v6, last})
     EXPECT_EQ(*LinkIdentity::Parse(identity.ToText()), identity);
   for (const char* text :
-       {"", "coordd-tcp/3 3 5 plain", "coordd-tcp/1 3 5 plain -", "coordd-tcp/3 -3 5 plain -",
-        "coordd-tcp/3 03 5 plain -", "coordd-tcp/3 3 5 clear -", "coordd-tcp/3 3 5 plain - -"}) {
+       {"", "coordd-tcp/4 3 5 plain", "coordd-tcp/4 3 5 plain -", "coordd-tcp/3 3 5 plain - 0",
+        "coordd-tcp/4 -3 5 plain - 0", "coordd-tcp/4 03 5 plain - 0", "coordd-tcp/4 3 5 clear - 0",
+        "coordd-tcp/4 3 5 plain - 0 -", "coordd-tcp/4 3 5 plain - -1",
+        "coordd-tcp/4 3 5 plain - 16", "coordd-tcp/4 3 5 plain - 00"}) {
     EXPECT_FALSE(LinkIdentity::Parse(text).ok()) << text;
   }
 }
