@@ -83,7 +83,8 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
 
 void CoordinatorState::Tick(absl::Time now, Effects& effects) {
   int64_t room_for_silent = kSilentInTurn;
-  const Turn turn{now, effects, &graveyard_, &room_for_silent};
+  int64_t entries = NextGeneration::kEntriesATurn;
+  const Turn turn{now, effects, &graveyard_, &room_for_silent, &entries};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
   for (auto it = jobs_.begin(); it != jobs_.end();) {

@@ -50,9 +50,10 @@ std::unique_ptr<Remains> JobReturn::Abandon() {
                                    words_.Split(words_.bytes()));
 }
 
-void JobReturn::Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now) {
+void JobReturn::Begin(const v1::JobRecord& record, std::shared_ptr<const FoundSets> found,
+                      absl::string_view after, absl::Time now) {
   state_.emplace(record, now + options_.lease + options_.resume_grace,
-                 ResumeBeginning{now, std::string(after)});
+                 ResumeBeginning{now, std::string(after)}, std::move(found));
 }
 
 void JobReturn::Forgive(absl::Duration gap, absl::Time now) {
@@ -306,7 +307,8 @@ std::optional<absl::StatusOr<WholeReturn>> JobReturn::Whole(int64_t entries, con
     const std::vector<SessionId> by_rank = ByRank();
     whole_ = WholeReturn{**std::move(resumed), *std::move(topology),
                          std::make_shared<GenerationState>(
-                             messages_.IdentityOf(by_rank, workers_, budget_), options_, by_rank)};
+                             messages_.IdentityOf(state_->generation(), by_rank, workers_, budget_),
+                             options_, by_rank)};
   }
   const absl::StatusOr<bool> done = whole_->state->Restore(whole_->resumed, entries, turn.now);
   if (!done.ok()) return done.status();
@@ -359,16 +361,14 @@ ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const Turn& turn) {
   const std::vector<SessionId> by_rank = ByRank();
   const ResumeState& back = *state_;
   const ResumeBeginning beginning = back.beginning();
-  const Inheritance inherited{back.repairs(), back.process_sets()};
+  std::vector<SessionId> is_new;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const SessionId session = by_rank[rank];
-    const bool is_new = back.is_new(Rank{static_cast<int32_t>(rank)});
-    if (is_new) {
-      messages_.Membership(session, whole.topology.places[rank], whole.topology, inherited,
-                           state.identity().slots, turn.effects);
-      messages_.Sets({session}, inherited, turn.effects);
-    }
+    if (!back.is_new(Rank{static_cast<int32_t>(rank)})) continue;
+    is_new.push_back(by_rank[rank]);
+    messages_.Membership(by_rank[rank], whole.topology.places[rank], whole.topology, back.record(),
+                         back.found(), state.identity().slots, turn.effects);
   }
+  back.found().Tell(is_new, turn.effects);
   messages_.Missed(by_rank, whole.resumed.missed, turn.effects);
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (!back.is_new(Rank{static_cast<int32_t>(rank)}))
@@ -382,8 +382,8 @@ JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, co
   const absl::StatusOr<Topology> topology = TopologyOfRanks();
   const bool tells_all = reforms && failure.damage != Damage::kLeft && topology.ok();
   const ResumeState& back = *state_;
-  const Inheritance inherited{back.repairs(), back.process_sets()};
   Present present;
+  std::vector<SessionId> told;
   for (int32_t rank = 0; rank < back.size(); ++rank) {
     const auto session = back.session_of(Rank{rank});
     present.by_rank.push_back(session.value_or(SessionId{0}));
@@ -402,9 +402,11 @@ JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, co
     const Place& place = topology->places[static_cast<size_t>(rank)];
     workers_.at(*session).place = place;
     // It ends at once: nothing is planned in it.
-    messages_.Membership(*session, place, *topology, inherited, /*slots=*/0, turn.effects);
-    messages_.Sets({*session}, inherited, turn.effects);
+    messages_.Membership(*session, place, *topology, back.record(), back.found(), /*slots=*/0,
+                         turn.effects);
+    told.push_back(*session);
   }
+  back.found().Tell(told, turn.effects);
   turn.Bury(Abandon());
   return present;
 }

@@ -20,6 +20,7 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/resume_merge.h"
 #include "server/job/current_generation.h"
+#include "server/job/found_sets.h"
 #include "server/job/job_history.h"
 #include "server/job/job_messages.h"
 #include "server/job/job_workers.h"
@@ -66,7 +67,9 @@ class JobReturn {
     budget_ = budget;
     words_.Bind(budget == nullptr ? nullptr : budget->words());
   }
-  void Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now);
+  // `found`: the process sets with which it began; null: none.
+  void Begin(const v1::JobRecord& record, std::shared_ptr<const FoundSets> found,
+             absl::string_view after, absl::Time now);
   bool under_way() const { return state_.has_value(); }
   const std::optional<ResumeState>& state() const { return state_; }
   absl::Time NextDeadline() const {
