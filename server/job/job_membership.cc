@@ -312,12 +312,6 @@ std::vector<SessionId> JobState::LetGo(bool was_intact) {
   return members;
 }
 
-void JobState::ForgetGeneration(const Turn& turn) {
-  if (!generation_.has_value()) return;
-  history_.executed().EndGeneration(generation_->planned());
-  DropGeneration(turn);
-}
-
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
 void JobState::OnChangeMembers(const Worker& worker, const Turn& turn) {
   if (!reforming_.wanted()) return;  // the member is told what it can do, and that is not it
@@ -415,6 +409,8 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   for (SessionId session : workers_.All())
     turn.effects.outgoing.push_back(CloseSession{session, why});
   trace_.EndEarly(std::string(why.message()), turn);
+  const bool returned = return_.under_way();  // and whoever was not back yet may come
+  turn.Bury(return_.Abandon());
   const JobWorkers::Disbanded were = workers_.Disband();
   if (generation_.has_value()) generation_->End(turn);
   DropGeneration(turn);
@@ -426,10 +422,11 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   news_.Forget();
   desk_.drains().Suspend();
   AwaitMembers(after, turn.now);
-  return_.NoteDeparted(were.members, history_, reforming_.reason());
+  if (!returned) return_.NoteDeparted(were.members, history_, reforming_.reason());
+  const auto all = static_cast<size_t>(forming_.record().members_size());
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
-                    ": it had ", MembersWho(were.members.size()),
+                    ": it had ", MembersWho(returned ? all : were.members.size()),
                     DurationText(return_.NextDeadline() - turn.now), " to come back"),
        turn.effects);
   for (const v1::LaunchedExit& exit : were.exits) return_.NoteExit(exit);
@@ -439,11 +436,12 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
 void JobState::ConcludeReturn(const Turn& turn) {
   if (!return_.complete() || return_.merging()) return;
   if (const auto over = return_.Over()) return FailReturn(*over, turn);
+  if (return_.disturbed()) return;
   TakeUp(ReportMerge::kEntriesAtOnce, turn);
 }
 
 void JobState::TakeUp(int64_t entries, const Turn& turn) {
-  const auto whole = return_.Whole(entries, turn);
+  auto whole = return_.Whole(entries, turn);
   if (!whole.has_value()) return;
   if (!whole->ok()) return FailReturn(return_.CannotGoOn(whole->status()), turn);
   const std::vector<SessionId> by_rank = return_.ByRank();
@@ -462,6 +460,8 @@ void JobState::TakeUp(int64_t entries, const Turn& turn) {
 // Whatever has become of the generation: those who are back have said what they have of the store.
 // It may be a million keys: each turn takes some of them.
 void JobState::WatchReturn(const Turn& turn) {
+  if (return_.disturbed())
+    return Suspend("a member came or went while others were told what they had missed", turn);
   if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
   return_.BuryEnded(turn);
   if (return_.merging()) TakeUp(ReportMerge::kEntriesATurn, turn);

@@ -87,28 +87,6 @@ void JobMessages::Membership(SessionId to, const Place& place, const Topology& t
   effects.outgoing.push_back(Deliver{{to}, std::move(message)});
 }
 
-void JobMessages::Missed(const std::vector<SessionId>& by_rank, const MissedMessages& missed,
-                         Effects& effects) const {
-  struct Lacking {
-    const v1::CoordinatorMessage* message = nullptr;
-    std::vector<SessionId> who = {};
-  };
-  std::map<int64_t, Lacking> by_position;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    for (const auto& one : missed[rank]) {
-      Lacking& lacking = by_position[one->position()];
-      lacking.message = one.get();
-      lacking.who.push_back(by_rank[rank]);
-    }
-  }
-  for (auto& [position, lacking] : by_position) {
-    auto message = std::make_shared<v1::CoordinatorMessage>(*lacking.message);
-    message->set_epoch(ToInt(epoch_));
-    message->set_generation(ToInt(rendezvous_.generation()));
-    effects.outgoing.push_back(Deliver{std::move(lacking.who), std::move(message)});
-  }
-}
-
 void JobMessages::Resumed(SessionId to, const ResumedGeneration& resumed,
                           const GenerationState& state, Effects& effects) const {
   std::shared_ptr<v1::CoordinatorMessage> message = New(rendezvous_.generation());

@@ -61,11 +61,7 @@ class JobMessages {
   void Membership(SessionId to, const Place& place, const Topology& topology,
                   const v1::JobRecord& record, const FoundSets& found, int64_t slots,
                   Effects& effects) const;
-  // What was said before to others, once to all who lack it: a generation that goes on. Each hears
-  // it in order.
-  void Missed(const std::vector<SessionId>& by_rank, const MissedMessages& missed,
-              Effects& effects) const;
-  // Behind it. `state`: restored.
+  // To who knows all by now that others have heard. `state`: restored.
   void Resumed(SessionId to, const ResumedGeneration& resumed, const GenerationState& state,
                Effects& effects) const;
 

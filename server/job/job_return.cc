@@ -1,5 +1,7 @@
 #include "server/job/job_return.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/duration_text.h"
@@ -11,6 +13,13 @@
 #include "server/model/validate_message.h"
 
 namespace coordd {
+
+namespace {
+
+// Who has not heard of its generation lacks nothing: its members say nothing without it.
+constexpr size_t kMissedOfNew = 1024;
+
+}  // namespace
 
 // All that was said: it may be some hundred MiB, of small messages.
 class JobReturn::Dropped final : public Remains {
@@ -45,7 +54,9 @@ std::unique_ptr<Remains> JobReturn::Abandon() {
   if (!under_way()) return nullptr;
   std::shared_ptr<GenerationState> restored;
   if (whole_.has_value()) restored = std::move(whole_->state);
+  telling_.reset();
   whole_.reset();
+  has_told_ = false;
   return std::make_unique<Dropped>(*std::exchange(state_, std::nullopt), std::move(restored),
                                    words_.Split(words_.bytes()));
 }
@@ -310,16 +321,49 @@ std::optional<absl::StatusOr<WholeReturn>> JobReturn::Whole(int64_t entries, con
                              messages_.IdentityOf(state_->generation(), by_rank, workers_, budget_),
                              options_, by_rank)};
   }
-  const absl::StatusOr<bool> done = whole_->state->Restore(whole_->resumed, entries, turn.now);
-  if (!done.ok()) return done.status();
-  if (!*done) return std::nullopt;
+  if (!telling_.has_value()) {
+    const absl::StatusOr<bool> done = whole_->state->Restore(whole_->resumed, entries, turn.now);
+    if (!done.ok()) return done.status();
+    if (!*done) return std::nullopt;
+    COORDD_RETURN_IF_ERROR(CheckNew(whole_->resumed.missed));
+    head_ = messages_.New(state_->generation());
+    telling_.emplace(whole_->resumed.missed, ToTell(/*is_new=*/false), *head_);
+  }
+  const bool told_all = telling_->Continue(entries, turn.effects);
+  has_told_ = has_told_ || telling_->has_told();
+  if (!told_all) return std::nullopt;
   NoteAllHeard(whole_->topology, turn.now);
+  telling_.reset();
   WholeReturn whole = *std::move(whole_);
   whole_.reset();
   return whole;
 }
 
+// The sessions by rank of those who have not heard of the generation, or of the others; 0: not it.
+std::vector<SessionId> JobReturn::ToTell(bool is_new) const {
+  std::vector<SessionId> by_rank = ByRank();
+  for (size_t rank = 0; rank < by_rank.size(); ++rank)
+    if (state_->is_new(Rank{static_cast<int32_t>(rank)}) != is_new) by_rank[rank] = SessionId{0};
+  return by_rank;
+}
+
+// What they lack is told in the turn in which they hear of the generation, since they say something
+// in it at once.
+absl::Status JobReturn::CheckNew(const MissedMessages& missed) const {
+  size_t count = 0;
+  for (size_t rank = 0; rank < missed.size(); ++rank) {
+    if (!state_->is_new(Rank{static_cast<int32_t>(rank)})) continue;
+    count += missed[rank].size();
+    if (count > kMissedOfNew)
+      return absl::InternalError(absl::StrCat("rank ", rank, " has not heard of the generation, ",
+                                              "and others have ", missed[rank].size(),
+                                              " messages to it"));
+  }
+  return absl::OkStatus();
+}
+
 void JobReturn::BuryEnded(const Turn& turn) {
+  if (!merging()) telling_.reset();
   if (whole_.has_value() && !merging())
     CurrentGeneration(std::exchange(whole_, std::nullopt)->state, /*knows_sets=*/true).Bury(turn);
   if (!under_way()) return;
@@ -356,7 +400,7 @@ absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
   return topology;
 }
 
-ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const Turn& turn) {
+ResumeBeginning JobReturn::GoOn(WholeReturn& whole, const Turn& turn) {
   const GenerationState& state = *whole.state;
   const std::vector<SessionId> by_rank = ByRank();
   const ResumeState& back = *state_;
@@ -369,7 +413,8 @@ ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const Turn& turn) {
                          back.found(), state.identity().slots, turn.effects);
   }
   back.found().Tell(is_new, turn.effects);
-  messages_.Missed(by_rank, whole.resumed.missed, turn.effects);
+  MissedTelling(whole.resumed.missed, ToTell(/*is_new=*/true), *head_)
+      .Continue(std::numeric_limits<int64_t>::max(), turn.effects);
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (!back.is_new(Rank{static_cast<int32_t>(rank)}))
       messages_.Resumed(by_rank[rank], whole.resumed, state, turn.effects);

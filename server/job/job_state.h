@@ -196,7 +196,10 @@ class JobState {
   // Generations end.
   void EndGeneration(Damage damage, const std::string& reason, const Turn& turn);
   std::vector<SessionId> LetGo(bool was_intact);
-  void ForgetGeneration(const Turn& turn);
+  void ForgetGeneration(const Turn& turn) {
+    if (generation_.has_value()) history_.executed().EndGeneration(generation_->planned());
+    DropGeneration(turn);
+  }
   void DropGeneration(const Turn& turn) {
     if (generation_.has_value()) generation_->Bury(turn);
     generation_.reset();
