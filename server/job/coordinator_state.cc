@@ -130,6 +130,18 @@ void CoordinatorState::Describe(const std::string& job, absl::Time now,
   for (const auto& [name, job_state] : jobs_) job_state->Describe(now, state->add_jobs());
 }
 
+std::string CoordinatorState::DescribeNext(const std::string& after, absl::Time now,
+                                           v1::ServerState* state) const {
+  state->set_epoch(ToInt(epoch_));
+  size_t bytes = 0;
+  for (auto it = jobs_.upper_bound(after); it != jobs_.end(); ++it) {
+    it->second->Describe(now, state->add_jobs());
+    bytes += state->jobs(state->jobs_size() - 1).ByteSizeLong();
+    if (bytes >= kDescribedInTurn) return std::next(it) == jobs_.end() ? "" : it->first;
+  }
+  return "";
+}
+
 std::vector<JobState*> CoordinatorState::WithGroups(const std::string& job) const {
   std::vector<JobState*> found;
   if (const auto own = jobs_.find(job); own != jobs_.end()) found.push_back(own->second.get());
