@@ -21,11 +21,15 @@ absl::Status CheckCounts(const v1::ProcessSets& sets) {
 
 }  // namespace
 
+int64_t PartBytes(const v1::ProcessSet& set) {
+  return static_cast<int64_t>(set.ByteSizeLong()) + kFramingBytes;
+}
+
 std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes) {
   std::vector<v1::ProcessSets> parts(1);
   int64_t used = 0;
   for (const v1::ProcessSet& set : sets.sets()) {
-    const int64_t more = static_cast<int64_t>(set.ByteSizeLong()) + kFramingBytes;
+    const int64_t more = PartBytes(set);
     if (used > 0 && used + more > bytes) {
       parts.back().set_more(true);
       parts.emplace_back();

@@ -13,6 +13,9 @@ namespace coordd {
 // least.
 std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes);
 
+// What a set takes of them.
+int64_t PartBytes(const v1::ProcessSet& set);
+
 // Appends the next part to the whole. INVALID_ARGUMENT: those are more than a job may have.
 absl::Status AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole);
 

@@ -21,14 +21,8 @@ constexpr int64_t kRanksOfEntry = 8;
 
 }  // namespace
 
-void GenerationState::TakeOver(const v1::ProcessSets& sets) {
-  for (const v1::ProcessSet& set : sets.sets()) {
-    const ProcessSetId id{set.process_set()};
-    std::vector<Rank> ranks;
-    for (int32_t rank : set.ranks()) ranks.push_back(Rank{rank});
-    COORDD_CHECK(sets_.sets().Restore(id, ranks, /*is_pair=*/false).ok());
-  }
-  sets_.sets().NoteEarlier(sets.last_process_set());
+void GenerationState::TakeOver(ProcessSetId id, const std::vector<Rank>& ranks) {
+  COORDD_CHECK(sets_.sets().Restore(id, ranks, /*is_pair=*/false).ok());
 }
 
 // docs/design/recovery.md, part B.

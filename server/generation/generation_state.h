@@ -23,6 +23,7 @@
 #include "server/generation/rank_groups.h"
 #include "server/generation/readiness_table.h"
 #include "server/generation/resume_merge.h"
+#include "server/generation/sets_left.h"
 #include "server/generation/stall_watch.h"
 #include "server/generation/wake_rule.h"
 #include "server/model/effects.h"
@@ -52,9 +53,12 @@ class GenerationState {
   // the sets and schedules out of `resumed`, until one returns true. INTERNAL: they cannot have
   // come there.
   absl::StatusOr<bool> Restore(ResumedGeneration& resumed, int64_t entries, absl::Time now);
-  // Begins with what the one before has left (Moved). Once, before anything else. REQUIRES: valid.
-  void TakeOver(const v1::ProcessSets& sets);
-  v1::ProcessSets LeftSets() const { return sets_.sets().Left(requests_.EndedForSome()); }
+  // Begins with what the one before has left: first each of its sets, in order, with the ranks that
+  // it has here, then the highest number that one has had. REQUIRES: valid.
+  void TakeOver(ProcessSetId id, const std::vector<Rank>& ranks);
+  void TakeOverNumbers(ProcessSetId last) { sets_.sets().NoteEarlier(ToInt(last)); }
+  // What it leaves itself, once it is over.
+  SetsLeft HandOn() { return {sets_.HandOn(), requests_.EndedForSome()}; }
   GenerationState(const GenerationState&) = delete;
   GenerationState& operator=(const GenerationState&) = delete;
 

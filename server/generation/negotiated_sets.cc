@@ -19,13 +19,13 @@ bool IsPairwise(const v1::TensorSpec& proto) {
 NegotiatedSets::NegotiatedSets(const std::vector<SessionId>& by_rank, const Options& options)
     : by_rank_(by_rank),
       options_(options),
-      sets_(static_cast<int32_t>(by_rank.size()), options.budget),
-      join_(sets_.all()),
+      sets_(std::make_shared<ProcessSets>(static_cast<int32_t>(by_rank.size()), options.budget)),
+      join_(sets_->all()),
       totals_(static_cast<int32_t>(by_rank.size()), options.budget),
       of_all_(&Add(ProcessSetId{0})) {}
 
 SetNegotiation& NegotiatedSets::Add(ProcessSetId id, bool is_pair) {
-  const MemberList& members = id == ProcessSetId{0} ? sets_.all() : *sets_.Find(id);
+  const MemberList& members = id == ProcessSetId{0} ? sets_->all() : *sets_->Find(id);
   std::vector<SessionId> sessions;
   for (Rank rank : members.Ranks()) sessions.push_back(by_rank_[static_cast<size_t>(rank.value)]);
   auto set = std::make_unique<SetNegotiation>(id, is_pair, members, std::move(sessions),
@@ -44,7 +44,7 @@ void NegotiatedSets::Remove(ProcessSetId id) {
     deadlines_.erase({negotiation->second->deadline(), id});
     negotiations_.erase(negotiation);
   }
-  sets_.Remove(id);
+  sets_->Remove(id);
 }
 
 SetNegotiation& NegotiatedSets::At(ProcessSetId id) {
@@ -56,7 +56,7 @@ SetNegotiation& NegotiatedSets::At(ProcessSetId id) {
 SetNegotiation* NegotiatedSets::Find(ProcessSetId id) {
   const auto it = negotiations_.find(id);
   if (it != negotiations_.end()) return it->second.get();
-  return sets_.WasAskedFor(id) ? &Add(id) : nullptr;
+  return sets_->WasAskedFor(id) ? &Add(id) : nullptr;
 }
 
 absl::StatusOr<SetNegotiation*> NegotiatedSets::Of(Rank rank, const v1::TensorSpec& tensor) {
@@ -79,14 +79,14 @@ absl::StatusOr<SetNegotiation*> NegotiatedSets::PairOf(Rank rank, const v1::Tens
     return absl::InvalidArgumentError(absl::StrCat(kind, " in process set ", tensor.process_set(),
                                                    ", expected 0: the two are a set of their own"));
   }
-  COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.PairOf(rank, peer));
+  COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_->PairOf(rank, peer));
   SetNegotiation* const known = Find(id);
   return known != nullptr ? known : &Add(id, /*is_pair=*/true);
 }
 
 absl::StatusOr<SetNegotiation*> NegotiatedSets::NamedBy(Rank rank, ProcessSetId id) {
   SetNegotiation* const set = Find(id);
-  if (set == nullptr) return sets_.NoSuchSet(id);
+  if (set == nullptr) return sets_->NoSuchSet(id);
   if (set->is_pair()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "process set ", ToInt(id), " is a pair that coordd made for send and receive"));
@@ -104,7 +104,7 @@ std::vector<SetNegotiation*> NegotiatedSets::MaybeOf(Rank rank, ProcessSetId id)
   if (named == nullptr || !named->members().Contains(rank)) return {};
   std::vector<SetNegotiation*> sets = {named};
   if (id != ProcessSetId{0}) return sets;
-  for (ProcessSetId pair : sets_.PairsOf(rank)) sets.push_back(&At(pair));
+  for (ProcessSetId pair : sets_->PairsOf(rank)) sets.push_back(&At(pair));
   return sets;
 }
 
@@ -173,7 +173,7 @@ std::optional<PendingTensor> NegotiatedSets::Find(Rank rank, ProcessSetId id,
   if (abandoned_ || it == negotiations_.end()) return std::nullopt;
   std::optional<PendingTensor> found = it->second->table().Find(name);
   if (found.has_value() || id != ProcessSetId{0}) return found;
-  for (ProcessSetId pair : sets_.PairsOf(rank)) {
+  for (ProcessSetId pair : sets_->PairsOf(rank)) {
     found = negotiations_.at(pair)->table().Find(name);
     if (found.has_value()) return found;
   }
@@ -201,7 +201,7 @@ int64_t NegotiatedSets::Free(int64_t most) {
   Abandon();
   int64_t freed = FreeFirst(ready_, most);
   if (freed < most) freed += FreeFirst(deadlines_, most - freed);
-  if (freed < most) freed += sets_.FreeNames(most - freed);
+  if (freed < most && !handed_on_) freed += sets_->FreeNames(most - freed);
   while (freed < most && !negotiations_.empty()) {
     const auto first = negotiations_.begin();
     freed += first->second->Free(most - freed);
@@ -209,9 +209,9 @@ int64_t NegotiatedSets::Free(int64_t most) {
     const ProcessSetId id = first->first;
     freed += 1 + first->second->names();
     negotiations_.erase(first);
-    sets_.Free(id);
+    if (!handed_on_) sets_->Free(id);
   }
-  return freed < most ? freed + sets_.FreeSets(most - freed) : freed;
+  return freed < most && !handed_on_ ? freed + sets_->FreeSets(most - freed) : freed;
 }
 
 void NegotiatedSets::Forgive(absl::Duration gap) {
@@ -230,7 +230,7 @@ absl::Status NegotiatedSets::CheckConsistency() const {
   for (const auto& [id, set] : negotiations_) {
     const ReadinessTable& table = set->table();
     COORDD_RETURN_IF_ERROR(table.CheckConsistency());
-    const MemberList* members = sets_.Find(id);
+    const MemberList* members = sets_->Find(id);
     if (members == nullptr || members->size() != set->members().size()) {
       return absl::InternalError(absl::StrCat("process set ", ToInt(id), " is not what it was"));
     }

@@ -26,7 +26,7 @@ namespace coordd {
 // PURE; `now` must not decrease. Not thread-safe. One SetNegotiation for each of the process sets
 // in which something has been negotiated, and what they have in common: sums, and who has no more
 // data in any of them. A job may make a hundred thousand sets, each of which would cost 2 KiB, and
-// its next generation takes over all of them in one turn.
+// its next generation takes over all of them.
 //
 // Once touched sets are settled, it knows which have something to be planned and when one of them
 // stalls next, without looking at the others: a job may have thousands of sets.
@@ -40,9 +40,9 @@ class NegotiatedSets {
   NegotiatedSets(const std::vector<SessionId>& by_rank,
                  const Options& options);  // which outlives it
 
-  ProcessSets& sets() { return sets_; }
-  const ProcessSets& sets() const { return sets_; }
-  const MemberList& all() const { return sets_.all(); }  // ranks
+  ProcessSets& sets() { return *sets_; }
+  const ProcessSets& sets() const { return *sets_; }
+  const MemberList& all() const { return sets_->all(); }  // ranks
   JoinState& join() { return join_; }
   const JoinState& join() const { return join_; }
   const ReadinessTotals& totals() const { return totals_; }
@@ -94,6 +94,11 @@ class NegotiatedSets {
   int64_t FreePending(int64_t most);
   // Of everything. Nothing else is called then.
   int64_t Free(int64_t most);
+  // The next generation is to find sets(), which whoever takes them has to free: Free leaves them.
+  std::shared_ptr<ProcessSets> HandOn() {
+    handed_on_ = true;
+    return sets_;
+  }
   void Forgive(absl::Duration gap);
   absl::Status CheckConsistency() const;
 
@@ -106,7 +111,7 @@ class NegotiatedSets {
 
   const std::vector<SessionId>& by_rank_;
   const Options options_;
-  ProcessSets sets_;
+  const std::shared_ptr<ProcessSets> sets_;
   JoinState join_;
   ReadinessTotals totals_;
   std::map<ProcessSetId, std::unique_ptr<SetNegotiation>>
@@ -115,7 +120,7 @@ class NegotiatedSets {
   std::vector<SetNegotiation*> touched_;                     // and not settled
   std::set<ProcessSetId> ready_;                             // have something to be planned
   std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;  // next stalls; not InfiniteFuture
-  bool abandoned_ = false;
+  bool abandoned_ = false, handed_on_ = false;
   ProcessSetId next_freed_{0};  // of sets before it nothing is pending any more
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/counted.h"
@@ -235,43 +234,10 @@ absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& rank
   return is_pair ? KeepPair(ranks[0], ranks[1]).status() : AddNew(ranks).status();
 }
 
-v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {
-  const absl::flat_hash_set<ProcessSetId> not_these(without.begin(), without.end());
-  std::vector<std::pair<ProcessSetId, const MemberList*>> by_number;
-  by_number.reserve(sets_.size());
-  for (const auto& [id, set] : sets_) {
-    if (!set->is_pair && set->name.empty() && !not_these.contains(id))
-      by_number.emplace_back(id, &set->members);
-  }
-  std::sort(by_number.begin(), by_number.end());
-  v1::ProcessSets left;
-  left.set_last_process_set(last_asked_for_);
-  left.mutable_sets()->Reserve(static_cast<int>(by_number.size()));
-  for (const auto& [id, members] : by_number) {
-    v1::ProcessSet& set = *left.add_sets();
-    set.set_process_set(ToInt(id));
-    set.mutable_ranks()->Reserve(members->size());
-    for (Rank rank : members->Ranks()) set.add_ranks(ToInt(rank));
-  }
-  return left;
-}
-
-v1::ProcessSets Moved(const v1::ProcessSets& left, const std::map<int32_t, Rank>& moved) {
-  v1::ProcessSets sets;
-  sets.set_last_process_set(left.last_process_set());
-  for (const v1::ProcessSet& before : left.sets()) {
-    v1::ProcessSet after;
-    for (int32_t rank : before.ranks()) {
-      const auto to = moved.find(rank);
-      if (to != moved.end()) after.add_ranks(ToInt(to->second));
-    }
-    if (after.ranks().empty()) continue;
-    // Where the ranks of a node had to stay together they may have changed their order.
-    std::sort(after.mutable_ranks()->begin(), after.mutable_ranks()->end());
-    after.set_process_set(before.process_set());
-    *sets.add_sets() = std::move(after);
-  }
-  return sets;
+const MemberList* ProcessSets::Left(ProcessSetId id) const {
+  const auto it = sets_.find(id);
+  if (it == sets_.end() || it->second->is_pair || !it->second->name.empty()) return nullptr;
+  return &it->second->members;
 }
 
 std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {

@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "common/protocol/protocol_bounds.h"
 #include "common/protocol/types.h"
-#include "coordd/v1/session.pb.h"
 #include "server/members/member_list.h"
 #include "server/model/byte_budget.h"
 
@@ -79,9 +78,11 @@ class ProcessSets {
     SkipNumbersUpTo(id);
     earlier_ = id;
   }
-  // The sets that all ranks have asked for, as this generation leaves them to the next, but for
-  // `without`.
-  v1::ProcessSets Left(const std::vector<ProcessSetId>& without = {}) const;
+  // The set of this number, if the generation leaves it to the next one: all ranks have asked for
+  // it. nullptr: it does not.
+  const MemberList* Left(ProcessSetId id) const;
+  // The highest number that such a set has had.
+  ProcessSetId last_left() const { return ProcessSetId{last_asked_for_}; }
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
   int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }
@@ -117,10 +118,6 @@ class ProcessSets {
   int64_t bytes_ = 0;
   BudgetShare share_;
 };
-
-// The sets that a generation has left, in the next one. `moved`: the new rank of each of its ranks
-// that is left. REQUIRES: `left` is valid (common/protocol/process_set_parts.h).
-v1::ProcessSets Moved(const v1::ProcessSets& left, const std::map<int32_t, Rank>& moved);
 
 // Two lists of as many fit into a message that people read.
 inline constexpr size_t kListedRanks = 32;

@@ -37,13 +37,13 @@ constexpr int64_t kSmallOfOne = 16;
 class ReportMerge::Steps {
  public:
   Steps(std::vector<const MemberReport*> reports, const HeardMessages& said,
-        const v1::ProcessSets& found)
+        std::vector<const v1::ProcessSets*> found)
       : reports_(std::move(reports)),
         said_(said),
-        found_(found),
+        found_(std::move(found)),
         size_(static_cast<int32_t>(reports_.size())),
         missed_left_(std::max<int64_t>(kMissedMax, kMissedOfOne * size_)) {
-    result_.last_process_set = found_.last_process_set();
+    if (!found_.empty()) result_.last_process_set = found_.back()->last_process_set();
     result_.missed.resize(reports_.size());
   }
 
@@ -158,9 +158,10 @@ class ReportMerge::Steps {
     for (auto rank = static_cast<int32_t>(all.size()); rank < size_; ++rank)
       all.push_back(Rank{rank});
     return walk_.ForEach(
-        fresh_ ? 1 : 0, [this](int32_t) { return found_.sets_size(); },
-        [this](int32_t, int i) {
-          const v1::ProcessSet& before = found_.sets(i);
+        fresh_ ? static_cast<int32_t>(found_.size()) : 0,
+        [this](int32_t part) { return found_[static_cast<size_t>(part)]->sets_size(); },
+        [this](int32_t part, int i) {
+          const v1::ProcessSet& before = found_[static_cast<size_t>(part)]->sets(i);
           KnownSet& set = sets_[ProcessSetId{before.process_set()}];
           for (int32_t rank : before.ranks()) set.ranks.push_back(Rank{rank});
           walk_.left -= before.ranks_size() / kSmallOfOne;
@@ -445,7 +446,7 @@ class ReportMerge::Steps {
 
   const std::vector<const MemberReport*> reports_;  // by rank
   const HeardMessages& said_;
-  const v1::ProcessSets& found_;
+  const std::vector<const v1::ProcessSets*> found_;
   const int32_t size_;
   std::map<ProcessSetId, KnownSet> sets_;
   std::map<ProcessSetId, End> ends_;
@@ -461,8 +462,8 @@ class ReportMerge::Steps {
 };
 
 ReportMerge::ReportMerge(std::vector<const MemberReport*> reports, const HeardMessages& heard,
-                         const v1::ProcessSets& found)
-    : steps_(std::make_unique<Steps>(std::move(reports), heard, found)) {}
+                         std::vector<const v1::ProcessSets*> found)
+    : steps_(std::make_unique<Steps>(std::move(reports), heard, std::move(found))) {}
 
 ReportMerge::~ReportMerge() = default;
 
@@ -481,7 +482,7 @@ absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> re
   std::vector<const MemberReport*> all;
   for (const MemberReport& report : reports) all.push_back(&report);
   auto merged =
-      ReportMerge(std::move(all), heard, found).Continue(std::numeric_limits<int64_t>::max());
+      ReportMerge(std::move(all), heard, {&found}).Continue(std::numeric_limits<int64_t>::max());
   COORDD_CHECK(merged.has_value());
   return *std::move(merged);
 }

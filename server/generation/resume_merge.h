@@ -79,8 +79,9 @@ class ReportMerge {
   // Of as many as cost less than the last one's Join and report.
   static constexpr int64_t kEntriesAtOnce = 1024;
 
+  // `found`: in parts, in order.
   ReportMerge(std::vector<const MemberReport*> reports, const HeardMessages& heard,
-              const v1::ProcessSets& found);
+              std::vector<const v1::ProcessSets*> found);
   ~ReportMerge();
   ReportMerge(const ReportMerge&) = delete;
   ReportMerge& operator=(const ReportMerge&) = delete;

@@ -83,7 +83,8 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
 
 void CoordinatorState::Tick(absl::Time now, Effects& effects) {
   int64_t room_for_silent = kSilentInTurn;
-  const Turn turn{now, effects, &graveyard_, &room_for_silent};
+  int64_t entries = NextGeneration::kEntriesATurn;
+  const Turn turn{now, effects, &graveyard_, &room_for_silent, &entries};
   NoticeSleep(turn);
   const size_t first = turn.effects.outgoing.size();
   for (auto it = jobs_.begin(); it != jobs_.end();) {
@@ -127,6 +128,18 @@ void CoordinatorState::Describe(const std::string& job, absl::Time now,
     return;
   }
   for (const auto& [name, job_state] : jobs_) job_state->Describe(now, state->add_jobs());
+}
+
+std::string CoordinatorState::DescribeNext(const std::string& after, absl::Time now,
+                                           v1::ServerState* state) const {
+  state->set_epoch(ToInt(epoch_));
+  size_t bytes = 0;
+  for (auto it = jobs_.upper_bound(after); it != jobs_.end(); ++it) {
+    it->second->Describe(now, state->add_jobs());
+    bytes += state->jobs(state->jobs_size() - 1).ByteSizeLong();
+    if (bytes >= kDescribedInTurn) return std::next(it) == jobs_.end() ? "" : it->first;
+  }
+  return "";
 }
 
 std::vector<JobState*> CoordinatorState::WithGroups(const std::string& job) const {

@@ -63,6 +63,11 @@ class CoordinatorState {
 
   // For operators; `job` empty: all. Fills epoch and jobs.
   void Describe(const std::string& job, absl::Time now, v1::ServerState* state) const;
+  // The same of all, in parts of about so many bytes, so that it may take several turns: adds the
+  // jobs whose names come behind `after`. Returns the name of the last one that was added; empty:
+  // there is none behind it. Each job is as it was at one time, and there once at most.
+  static constexpr size_t kDescribedInTurn = size_t{256} << 10;  // about 2 ms of a busy processor
+  std::string DescribeNext(const std::string& after, absl::Time now, v1::ServerState* state) const;
   // For `caller`: of all jobs, those that it may see. PERMISSION_DENIED: that is not what it asks
   // for, or there are jobs and it may see none of them.
   absl::Status DescribeTo(const Caller& caller, const v1::GetStateRequest& request, absl::Time now,

@@ -1,13 +1,14 @@
 #include "server/job/forming.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/duration_text.h"
 #include "common/base/one_line.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
-#include "common/protocol/topology.h"
 #include "server/model/state_store.h"
 #include "server/model/validate_message.h"
 
@@ -39,11 +40,38 @@ absl::Duration Forming::Failed(Generation number, const absl::Status& status) {
   return passing ? wait : absl::InfiniteDuration();
 }
 
-v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& token,
-                       const RendezvousState& rendezvous, const Reforming& reforming,
-                       const Survivors& survivors, const JobWorkers& workers) {
+void Forming::Restore(const v1::JobRecord& record, const v1::CoordinatorMessage& head) {
+  record_ = record;
+  found_ = std::make_shared<const FoundSets>(head, record_.process_sets());
+  record_.clear_process_sets();
+}
+
+void Forming::Propose(std::unique_ptr<NextGeneration> next, const Turn& turn) {
+  Abandon(turn);
+  next_ = std::move(next);
+}
+
+std::unique_ptr<NextGeneration> Forming::Take(Generation number) {
+  return next_ != nullptr && next_->number() == number ? std::move(next_) : nullptr;
+}
+
+void Forming::Abandon(const Turn& turn) {
+  if (next_ != nullptr) next_->Bury(turn);
+  next_ = nullptr;
+}
+
+void Forming::Formed(const NextGeneration& formed, const Turn& turn) {
+  record_ = formed.record();
+  turn.Bury(FoundSets::Bury(std::exchange(found_, formed.found())));
+}
+
+std::unique_ptr<NextGeneration> NextOf(const std::vector<SessionId>& sessions,
+                                       const JobToken& token, const RendezvousState& rendezvous,
+                                       const Reforming& reforming, const Survivors& survivors,
+                                       const JobWorkers& workers, const JobMessages& messages,
+                                       const ServerOptions& options) {
   const Topology topology = survivors.TopologyOf(sessions);
-  Inheritance inherited = survivors.Of(sessions, topology);
+  const std::vector<v1::LaneRepair> repairs = survivors.Repairs(sessions);
   v1::JobRecord record = token.Record();
   record.set_generation(ToInt(rendezvous.proposed()));
   record.set_running(true);
@@ -51,10 +79,11 @@ v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& t
   record.set_max_workers(rendezvous.options().max_workers);
   ToProto(rendezvous.options().settling_window, record.mutable_settling_window());
   record.set_on_failure(static_cast<v1::OnFailure>(reforming.on_failure()));
-  record.mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
-  if (inherited.process_sets.last_process_set() > 0)
-    *record.mutable_process_sets() = std::move(inherited.process_sets);
+  record.mutable_repairs()->Assign(repairs.begin(), repairs.end());
+  std::vector<SessionId> by_rank;
+  by_rank.reserve(sessions.size());
   for (size_t member : topology.member_of_rank) {
+    by_rank.push_back(sessions[member]);
     const v1::Join& join = workers.at(sessions[member]).join;
     v1::MemberRecord* entry = record.add_members();
     entry->set_worker_id(join.worker_id());
@@ -65,7 +94,21 @@ v1::JobRecord RecordOf(const std::vector<SessionId>& sessions, const JobToken& t
     entry->set_launch(join.launch());
     if (!topology.levels.empty()) *entry->mutable_topology() = join.host().topology();
   }
-  return record;
+  std::vector<Rank> moved = survivors.Moved(by_rank);
+  GenerationIdentity identity =
+      messages.IdentityOf(rendezvous.proposed(), by_rank, workers, token.budget());
+  auto state = std::make_shared<GenerationState>(std::move(identity), options, std::move(by_rank));
+  return std::make_unique<NextGeneration>(std::move(record), *messages.New(rendezvous.proposed()),
+                                          survivors.Left(sessions), std::move(moved),
+                                          std::move(state));
+}
+
+std::string FormedText(Generation number, const Topology& topology) {
+  int32_t nodes = 0;
+  for (const NodeRun& run : topology.runs) nodes += run.nodes;
+  return absl::StrCat("generation ", ToInt(number),
+                      " formed: ", Counted(static_cast<int64_t>(topology.places.size()), "rank"),
+                      " on ", Counted(nodes, "node"));
 }
 
 }  // namespace coordd

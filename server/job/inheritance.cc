@@ -1,21 +1,16 @@
 #include "server/job/inheritance.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/process_set_parts.h"
-#include "server/generation/process_sets.h"
 #include "server/job/admission.h"
 
 namespace coordd {
-
-bool Inheritance::has_sets() const {
-  return !process_sets.sets().empty() || process_sets.last_process_set() > 0;
-}
 
 absl::Status Survivors::AddReport(int32_t size, v1::RecoveryReport report,
                                   v1::RecoveryReport& whole) {
@@ -60,10 +55,6 @@ absl::Status Survivors::Check(const std::vector<SessionId>& sessions) const {
   return PlanRepair(ReportsOf(sessions)).status();
 }
 
-Inheritance Survivors::Of(const std::vector<SessionId>& sessions, const Topology& topology) const {
-  return {Repairs(sessions), NextSets(sessions, topology)};
-}
-
 std::vector<v1::LaneRepair> Survivors::Repairs(const std::vector<SessionId>& sessions) const {
   std::vector<v1::LaneRepair> repairs;
   if (!repeats()) return repairs;
@@ -77,47 +68,36 @@ std::vector<v1::LaneRepair> Survivors::Repairs(const std::vector<SessionId>& ses
   return repairs;
 }
 
-// As the survivor among `sessions` says who has heard most of it, but for those of whose end
-// another one has heard (ResumedGeneration::Removal): it knows the number, and no such set.
-v1::ProcessSets Survivors::ReportedSets(const std::vector<SessionId>& sessions) const {
-  std::vector<const v1::ProcessSets*> said;
-  for (SessionId session : sessions) {
-    const JobWorker& worker = workers_.at(session);
-    if (worker.previous_rank < 0 || worker.its_sets == nullptr) continue;
-    said.push_back(worker.its_sets.get());
-  }
-  const auto newest = std::max_element(said.begin(), said.end(), [](const auto* a, const auto* b) {
-    return a->position() < b->position();
-  });
-  if (newest == said.end()) return {};
-  v1::ProcessSets left = **newest;
-  for (const v1::ProcessSets* other : said) {
-    std::set<int32_t> known;
-    for (const v1::ProcessSet& set : other->sets()) known.insert(set.process_set());
-    auto* const sets = left.mutable_sets();
-    const auto ended = std::remove_if(sets->begin(), sets->end(), [&](const v1::ProcessSet& set) {
-      return set.process_set() <= other->last_process_set() && !known.contains(set.process_set());
-    });
-    sets->erase(ended, sets->end());
-  }
-  return left;
-}
-
-// What of them there is in the next generation, of these.
-v1::ProcessSets Survivors::NextSets(const std::vector<SessionId>& sessions,
-                                    const Topology& topology) const {
+SetsLeft Survivors::Left(const std::vector<SessionId>& sessions) const {
   const bool all_keep = std::all_of(sessions.begin(), sessions.end(), [this](SessionId session) {
     return workers_.at(session).join.keeps_process_sets();
   });
   if (!reforming_.open() || !all_keep) return {};
-  std::map<int32_t, Rank> moved;
-  for (size_t rank = 0; rank < topology.member_of_rank.size(); ++rank) {
-    const JobWorker& worker = workers_.at(sessions[topology.member_of_rank[rank]]);
-    if (worker.previous_rank >= 0) moved[worker.previous_rank] = Rank{static_cast<int32_t>(rank)};
-  }
   // As coordd has said them in the generation that is over, if it knows.
-  if (left_sets_.has_value()) return Moved(*left_sets_, moved);
-  return Moved(ReportedSets(sessions), moved);
+  if (known_.has_value()) return *known_;
+  std::vector<std::shared_ptr<const v1::ProcessSets>> said;
+  for (SessionId session : sessions) {
+    const JobWorker& worker = workers_.at(session);
+    if (worker.previous_rank >= 0 && worker.its_sets != nullptr) said.push_back(worker.its_sets);
+  }
+  return SetsLeft(std::move(said));
+}
+
+std::vector<Rank> Survivors::Moved(const std::vector<SessionId>& by_rank) const {
+  std::vector<Rank> moved;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const JobWorker& worker = workers_.at(by_rank[rank]);
+    if (worker.previous_rank < 0) continue;
+    const auto before = static_cast<size_t>(worker.previous_rank);
+    if (moved.size() <= before) moved.resize(before + 1, Rank{-1});
+    moved[before] = Rank{static_cast<int32_t>(rank)};
+  }
+  return moved;
+}
+
+void Survivors::ForgetSets(const Turn& turn) {
+  if (known_.has_value()) turn.Bury(known_->Bury());
+  known_.reset();
 }
 
 std::string LostStateText(Generation generation, int64_t batches) {

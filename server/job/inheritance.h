@@ -12,18 +12,13 @@
 #include "common/protocol/topology.h"
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
+#include "server/generation/sets_left.h"
 #include "server/job/job_workers.h"
 #include "server/job/reforming.h"
 #include "server/job/repair_plan.h"
+#include "server/model/turn.h"
 
 namespace coordd {
-
-// What a generation has from the one before.
-struct Inheritance {
-  std::vector<v1::LaneRepair> repairs;
-  v1::ProcessSets process_sets;
-  bool has_sets() const;
-};
 
 // PURE. Not thread-safe. Whoever asks twice about the same workers gets the same: what is stored of
 // a generation before it is announced is what its members hear.
@@ -39,8 +34,9 @@ class Survivors {
   // the protocol.
   static absl::Status AddReport(int32_t size, v1::RecoveryReport report, v1::RecoveryReport& whole);
   // The sets of the generation that is over are known here, and not only to its survivors.
-  void KeepSets(v1::ProcessSets sets) { left_sets_ = std::move(sets); }
-  void ForgetSets() { left_sets_.reset(); }
+  void KeepSets(SetsLeft sets) { known_ = std::move(sets); }
+  // Once nobody looks at them any more.
+  void ForgetSets(const Turn& turn);
 
   // The workers, in the order in which they arrived, as ranks; who had one keeps it where it can.
   // Without levels where one of them does not know what to do with them.
@@ -49,21 +45,22 @@ class Survivors {
   // INTERNAL: their reports contradict each other. Programs that have been told different things
   // cannot go on together. OK where none is to repeat anything.
   absl::Status Check(const std::vector<SessionId>& sessions) const;
-  // REQUIRES: Check.
-  Inheritance Of(const std::vector<SessionId>& sessions, const Topology& topology) const;
+  // What is to be repeated. REQUIRES: Check.
+  std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
+  // What of process sets the next generation finds, with the ranks that they have had; and of each
+  // of these the rank that it has there, by whose sessions they are. -1: it has none.
+  SetsLeft Left(const std::vector<SessionId>& sessions) const;
+  std::vector<Rank> Moved(const std::vector<SessionId>& by_rank) const;
 
  private:
   bool repeats() const {
     return reforming_.on_failure() == OnFailure::kContinue && reforming_.open();
   }
   std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
-  std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
-  v1::ProcessSets ReportedSets(const std::vector<SessionId>& sessions) const;
-  v1::ProcessSets NextSets(const std::vector<SessionId>& sessions, const Topology& topology) const;
 
   const JobWorkers& workers_;
   const Reforming& reforming_;
-  std::optional<v1::ProcessSets> left_sets_;  // until the next generation has formed
+  std::optional<SetsLeft> known_;  // until the next generation has formed
 };
 
 // For a generation that has none of them, though the one before was to go on. `batches`: that were

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/counted.h"
 #include "common/base/duration_text.h"
 #include "common/base/one_line.h"
 #include "common/base/status_macros.h"
@@ -174,7 +173,7 @@ void JobState::NoteGone(const Turn& turn) {
   if (generation_.has_value() && rendezvous_.members() == 0) {
     turn.Bury(kv_.Close(generation(), turn.effects));
     if (reforming_.open() && generation_->knows_sets())
-      survivors_.KeepSets(generation_->state().LeftSets());
+      survivors_.KeepSets(generation_->state().HandOn());
     ForgetGeneration(turn);
     if (reforming_.open()) reforming_.Gathering(turn.now);
     // Newcomers would begin from nothing, and nobody would know. The last of them has ended the
@@ -184,7 +183,8 @@ void JobState::NoteGone(const Turn& turn) {
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
   reforming_.Ended();
-  survivors_.ForgetSets();
+  forming_.Abandon(turn);
+  survivors_.ForgetSets(turn);
   desk_.Fail(turn.effects);
   const std::string over = absl::StrCat("job ", messages_.name(), " has ended");
   trace_.OnAllGone(over, turn);  // a job that has ended may be forgotten at any time
@@ -198,52 +198,56 @@ void JobState::NoteGone(const Turn& turn) {
 // --- Generations begin, ---
 
 void JobState::Propose(const Turn& turn) {
-  if (turn.now < desk_.NextLeaving()) return;
-  if (!durability_.on) {
-    if (const auto members = rendezvous_.TryForm(turn.now)) Form(*members, turn);
-    return;
+  if (!forming_.making()) {
+    if (turn.now < desk_.NextLeaving()) return;
+    const auto sessions = rendezvous_.Propose(turn.now);
+    if (!sessions.has_value()) return;
+    forming_.Propose(NextOf(*sessions, token_, rendezvous_, reforming_, survivors_, workers_,
+                            messages_, options_),
+                     turn);
   }
-  const auto sessions = rendezvous_.Propose(turn.now);
-  if (!sessions.has_value()) return;
-  const Generation number = rendezvous_.proposed();
+  NextGeneration& next = *forming_.next();
+  if (!next.Continue(turn.entries)) return;
+  if (!durability_.on) return Confirm(next.number(), turn);
   const std::string& name = messages_.name();
-  forming_.Propose(RecordOf(*sessions, token_, rendezvous_, reforming_, survivors_, workers_));
-  turn.effects.persist.push_back({name, number, {JobWrite(name, forming_.proposed())}});
+  turn.effects.persist.push_back({name, next.number(), {JobWrite(name, next.TakeStored())}});
   // Mostly the answer comes in milliseconds: not worth a message to everybody.
   if (forming_.not_stored().empty()) news_.NotBefore(turn.now + kPatience);
 }
 
-void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
+// A worker of it may have gone, or another one may be proposed by now.
+void JobState::Confirm(Generation number, const Turn& turn) {
+  const std::unique_ptr<NextGeneration> next = forming_.Take(number);
+  const auto members = rendezvous_.Confirm(number, turn.now);
+  if (members.has_value()) return Form(*members, *next, turn);
+  if (next != nullptr) next->Bury(turn);
+}
+
+void JobState::Form(const std::vector<SessionId>& sessions, const NextGeneration& next,
+                    const Turn& turn) {
   NoteLostState(sessions, turn.effects);
   const Topology topology = survivors_.TopologyOf(sessions);
-  const Inheritance inherited = survivors_.Of(sessions, topology);
-  const GenerationIdentity identity = messages_.IdentityOf(sessions, workers_, token_.budget());
   std::vector<SessionId> by_rank;
   by_rank.reserve(sessions.size());
   for (const Place& place : topology.places) {
     const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
     by_rank.push_back(session);
     workers_.Enter(session, generation(), place, history_.executed().before(), turn.now);
-    messages_.Membership(session, place, topology, inherited, identity.slots, turn.effects);
+    messages_.Membership(session, place, topology, next.record(), *next.found(),
+                         next.state()->identity().slots, turn.effects);
   }
-  messages_.Sets(by_rank, inherited, turn.effects);
-  survivors_.ForgetSets();
+  next.found()->Tell(by_rank, turn.effects);
+  forming_.Formed(next, turn);
+  survivors_.ForgetSets(turn);
   desk_.NoteFormed(turn.effects);
   reforming_.Formed(turn.now);
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
-  generation_.emplace(identity, options_, std::move(by_rank), /*knows_sets=*/true);
-  generation_->state().TakeOver(inherited.process_sets);
+  generation_.emplace(next.state(), /*knows_sets=*/true);
   kv_.Open(generation());
   news_.TellMembers(0);
   news_.Forget();
   if (rendezvous_.waiting() > 0) news_.Changed();  // they came while this was being stored
-  int32_t nodes = 0;
-  for (const NodeRun& run : topology.runs) nodes += run.nodes;
-  Emit(Event::Kind::kGenerationFormed,
-       absl::StrCat("generation ", ToInt(generation()),
-                    " formed: ", Counted(static_cast<int64_t>(sessions.size()), "rank"), " on ",
-                    Counted(nodes, "node")),
-       turn.effects);
+  Emit(Event::Kind::kGenerationFormed, FormedText(generation(), topology), turn.effects);
 }
 
 // None of those who are in it were in the one before, which was to go on.
@@ -306,12 +310,6 @@ std::vector<SessionId> JobState::LetGo(bool was_intact) {
     generation_->KeepOld(worker.join.worker_id(), session);
   }
   return members;
-}
-
-void JobState::ForgetGeneration(const Turn& turn) {
-  if (!generation_.has_value()) return;
-  history_.executed().EndGeneration(generation_->planned());
-  DropGeneration(turn);
 }
 
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
@@ -411,20 +409,24 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   for (SessionId session : workers_.All())
     turn.effects.outgoing.push_back(CloseSession{session, why});
   trace_.EndEarly(std::string(why.message()), turn);
+  const bool returned = return_.under_way();  // and whoever was not back yet may come
+  turn.Bury(return_.Abandon());
   const JobWorkers::Disbanded were = workers_.Disband();
   if (generation_.has_value()) generation_->End(turn);
   DropGeneration(turn);
-  survivors_.ForgetSets();
+  forming_.Abandon(turn);
+  survivors_.ForgetSets(turn);
   reforming_.Suspended();
   rendezvous_.Suspend(turn.now);
   kv_.Open(generation());
   news_.Forget();
   desk_.drains().Suspend();
   AwaitMembers(after, turn.now);
-  return_.NoteDeparted(were.members, history_, reforming_.reason());
+  if (!returned) return_.NoteDeparted(were.members, history_, reforming_.reason());
+  const auto all = static_cast<size_t>(forming_.record().members_size());
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
-                    ": it had ", MembersWho(were.members.size()),
+                    ": it had ", MembersWho(returned ? all : were.members.size()),
                     DurationText(return_.NextDeadline() - turn.now), " to come back"),
        turn.effects);
   for (const v1::LaunchedExit& exit : were.exits) return_.NoteExit(exit);
@@ -434,11 +436,12 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
 void JobState::ConcludeReturn(const Turn& turn) {
   if (!return_.complete() || return_.merging()) return;
   if (const auto over = return_.Over()) return FailReturn(*over, turn);
+  if (return_.disturbed()) return;
   TakeUp(ReportMerge::kEntriesAtOnce, turn);
 }
 
 void JobState::TakeUp(int64_t entries, const Turn& turn) {
-  const auto whole = return_.Whole(entries, turn);
+  auto whole = return_.Whole(entries, turn);
   if (!whole.has_value()) return;
   if (!whole->ok()) return FailReturn(return_.CannotGoOn(whole->status()), turn);
   const std::vector<SessionId> by_rank = return_.ByRank();
@@ -457,6 +460,8 @@ void JobState::TakeUp(int64_t entries, const Turn& turn) {
 // Whatever has become of the generation: those who are back have said what they have of the store.
 // It may be a million keys: each turn takes some of them.
 void JobState::WatchReturn(const Turn& turn) {
+  if (return_.disturbed())
+    return Suspend("a member came or went while others were told what they had missed", turn);
   if (const auto failure = return_.Overdue(turn)) FailReturn(*failure, turn);
   return_.BuryEnded(turn);
   if (return_.merging()) TakeUp(ReportMerge::kEntriesATurn, turn);

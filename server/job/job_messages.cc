@@ -3,9 +3,7 @@
 #include <map>
 
 #include "common/base/one_line.h"
-#include "common/protocol/process_set_parts.h"
 #include "common/protocol/proto_convert.h"
-#include "common/protocol/protocol_bounds.h"
 #include "server/job/kv_state.h"
 #include "server/model/heartbeat_pace.h"
 #include "server/model/validate_message.h"
@@ -36,11 +34,10 @@ void JobMessages::EmitDeparture(const v1::Departure& departure, absl::string_vie
                                                    .detail = departure.detail()};
 }
 
-GenerationIdentity JobMessages::IdentityOf(const std::vector<SessionId>& members,
+GenerationIdentity JobMessages::IdentityOf(Generation number, const std::vector<SessionId>& members,
                                            const JobWorkers& workers,
                                            std::shared_ptr<ByteBudget> budget) const {
-  GenerationIdentity identity{name_, epoch_,         rendezvous_.generation(), true,
-                              true,  options_.slots, std::move(budget)};
+  GenerationIdentity identity{name_, epoch_, number, true, true, options_.slots, std::move(budget)};
   for (SessionId session : members) {
     const v1::Join& join = workers.at(session).join;
     identity.schedules = identity.schedules && join.executes_schedules();
@@ -51,12 +48,13 @@ GenerationIdentity JobMessages::IdentityOf(const std::vector<SessionId>& members
 }
 
 void JobMessages::Membership(SessionId to, const Place& place, const Topology& topology,
-                             const Inheritance& inherited, int64_t slots, Effects& effects) const {
+                             const v1::JobRecord& record, const FoundSets& found, int64_t slots,
+                             Effects& effects) const {
   const Generation generation = rendezvous_.generation();
   std::shared_ptr<v1::CoordinatorMessage> message = New(generation);
   v1::Membership* membership = message->mutable_membership();
-  membership->mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
-  membership->set_process_sets_follow(inherited.has_sets());
+  *membership->mutable_repairs() = record.repairs();
+  membership->set_process_sets_follow(!found.empty());
   membership->set_rank(ToInt(place.rank));
   membership->set_size(place.size);
   membership->set_local_rank(place.local_rank);
@@ -87,38 +85,6 @@ void JobMessages::Membership(SessionId to, const Place& place, const Topology& t
   membership->set_named_sets(true);
   if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
   effects.outgoing.push_back(Deliver{{to}, std::move(message)});
-}
-
-void JobMessages::Sets(const std::vector<SessionId>& to, const Inheritance& inherited,
-                       Effects& effects) const {
-  if (!inherited.has_sets()) return;
-  for (v1::ProcessSets& part : InParts(inherited.process_sets, kProcessSetsBytes)) {
-    std::shared_ptr<v1::CoordinatorMessage> message = New(rendezvous_.generation());
-    *message->mutable_process_sets() = std::move(part);
-    effects.outgoing.push_back(Deliver{to, std::move(message)});
-  }
-}
-
-void JobMessages::Missed(const std::vector<SessionId>& by_rank, const MissedMessages& missed,
-                         Effects& effects) const {
-  struct Lacking {
-    const v1::CoordinatorMessage* message = nullptr;
-    std::vector<SessionId> who = {};
-  };
-  std::map<int64_t, Lacking> by_position;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    for (const auto& one : missed[rank]) {
-      Lacking& lacking = by_position[one->position()];
-      lacking.message = one.get();
-      lacking.who.push_back(by_rank[rank]);
-    }
-  }
-  for (auto& [position, lacking] : by_position) {
-    auto message = std::make_shared<v1::CoordinatorMessage>(*lacking.message);
-    message->set_epoch(ToInt(epoch_));
-    message->set_generation(ToInt(rendezvous_.generation()));
-    effects.outgoing.push_back(Deliver{std::move(lacking.who), std::move(message)});
-  }
 }
 
 void JobMessages::Resumed(SessionId to, const ResumedGeneration& resumed,

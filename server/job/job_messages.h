@@ -11,11 +11,12 @@
 #include "absl/time/time.h"
 #include "common/protocol/topology.h"
 #include "common/protocol/types.h"
+#include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/generation/generation_state.h"
 #include "server/generation/resume_merge.h"
 #include "server/job/drains.h"
-#include "server/job/inheritance.h"
+#include "server/job/found_sets.h"
 #include "server/job/job_workers.h"
 #include "server/job/rendezvous_state.h"
 #include "server/model/durability.h"
@@ -50,19 +51,17 @@ class JobMessages {
   void EmitDeparture(const v1::Departure& departure, absl::string_view sentence,
                      Effects& effects) const;
 
-  // The generation of these members: it does what all of them can, and what is pending in it takes
-  // of `budget`.
-  GenerationIdentity IdentityOf(const std::vector<SessionId>& members, const JobWorkers& workers,
+  // The generation `number` of these members: it does what all of them can, and what is pending in
+  // it takes of `budget`.
+  GenerationIdentity IdentityOf(Generation number, const std::vector<SessionId>& members,
+                                const JobWorkers& workers,
                                 std::shared_ptr<ByteBudget> budget) const;
-  // A member's place in the job's generation. Sets follows, to all who are told.
+  // A member's place in the job's generation, of which `record` is. What was `found` is told behind
+  // it, to all at once.
   void Membership(SessionId to, const Place& place, const Topology& topology,
-                  const Inheritance& inherited, int64_t slots, Effects& effects) const;
-  void Sets(const std::vector<SessionId>& to, const Inheritance& inherited, Effects& effects) const;
-  // What was said before to others, once to all who lack it: a generation that goes on. Each hears
-  // it in order.
-  void Missed(const std::vector<SessionId>& by_rank, const MissedMessages& missed,
-              Effects& effects) const;
-  // Behind it. `state`: restored.
+                  const v1::JobRecord& record, const FoundSets& found, int64_t slots,
+                  Effects& effects) const;
+  // To who knows all by now that others have heard. `state`: restored.
   void Resumed(SessionId to, const ResumedGeneration& resumed, const GenerationState& state,
                Effects& effects) const;
 

@@ -1,5 +1,7 @@
 #include "server/job/job_return.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/duration_text.h"
@@ -11,6 +13,13 @@
 #include "server/model/validate_message.h"
 
 namespace coordd {
+
+namespace {
+
+// Who has not heard of its generation lacks nothing: its members say nothing without it.
+constexpr size_t kMissedOfNew = 1024;
+
+}  // namespace
 
 // All that was said: it may be some hundred MiB, of small messages.
 class JobReturn::Dropped final : public Remains {
@@ -45,14 +54,17 @@ std::unique_ptr<Remains> JobReturn::Abandon() {
   if (!under_way()) return nullptr;
   std::shared_ptr<GenerationState> restored;
   if (whole_.has_value()) restored = std::move(whole_->state);
+  telling_.reset();
   whole_.reset();
+  has_told_ = false;
   return std::make_unique<Dropped>(*std::exchange(state_, std::nullopt), std::move(restored),
                                    words_.Split(words_.bytes()));
 }
 
-void JobReturn::Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now) {
+void JobReturn::Begin(const v1::JobRecord& record, std::shared_ptr<const FoundSets> found,
+                      absl::string_view after, absl::Time now) {
   state_.emplace(record, now + options_.lease + options_.resume_grace,
-                 ResumeBeginning{now, std::string(after)});
+                 ResumeBeginning{now, std::string(after)}, std::move(found));
 }
 
 void JobReturn::Forgive(absl::Duration gap, absl::Time now) {
@@ -306,18 +318,52 @@ std::optional<absl::StatusOr<WholeReturn>> JobReturn::Whole(int64_t entries, con
     const std::vector<SessionId> by_rank = ByRank();
     whole_ = WholeReturn{**std::move(resumed), *std::move(topology),
                          std::make_shared<GenerationState>(
-                             messages_.IdentityOf(by_rank, workers_, budget_), options_, by_rank)};
+                             messages_.IdentityOf(state_->generation(), by_rank, workers_, budget_),
+                             options_, by_rank)};
   }
-  const absl::StatusOr<bool> done = whole_->state->Restore(whole_->resumed, entries, turn.now);
-  if (!done.ok()) return done.status();
-  if (!*done) return std::nullopt;
+  if (!telling_.has_value()) {
+    const absl::StatusOr<bool> done = whole_->state->Restore(whole_->resumed, entries, turn.now);
+    if (!done.ok()) return done.status();
+    if (!*done) return std::nullopt;
+    COORDD_RETURN_IF_ERROR(CheckNew(whole_->resumed.missed));
+    head_ = messages_.New(state_->generation());
+    telling_.emplace(whole_->resumed.missed, ToTell(/*is_new=*/false), *head_);
+  }
+  const bool told_all = telling_->Continue(entries, turn.effects);
+  has_told_ = has_told_ || telling_->has_told();
+  if (!told_all) return std::nullopt;
   NoteAllHeard(whole_->topology, turn.now);
+  telling_.reset();
   WholeReturn whole = *std::move(whole_);
   whole_.reset();
   return whole;
 }
 
+// The sessions by rank of those who have not heard of the generation, or of the others; 0: not it.
+std::vector<SessionId> JobReturn::ToTell(bool is_new) const {
+  std::vector<SessionId> by_rank = ByRank();
+  for (size_t rank = 0; rank < by_rank.size(); ++rank)
+    if (state_->is_new(Rank{static_cast<int32_t>(rank)}) != is_new) by_rank[rank] = SessionId{0};
+  return by_rank;
+}
+
+// What they lack is told in the turn in which they hear of the generation, since they say something
+// in it at once.
+absl::Status JobReturn::CheckNew(const MissedMessages& missed) const {
+  size_t count = 0;
+  for (size_t rank = 0; rank < missed.size(); ++rank) {
+    if (!state_->is_new(Rank{static_cast<int32_t>(rank)})) continue;
+    count += missed[rank].size();
+    if (count > kMissedOfNew)
+      return absl::InternalError(absl::StrCat("rank ", rank, " has not heard of the generation, ",
+                                              "and others have ", missed[rank].size(),
+                                              " messages to it"));
+  }
+  return absl::OkStatus();
+}
+
 void JobReturn::BuryEnded(const Turn& turn) {
+  if (!merging()) telling_.reset();
   if (whole_.has_value() && !merging())
     CurrentGeneration(std::exchange(whole_, std::nullopt)->state, /*knows_sets=*/true).Bury(turn);
   if (!under_way()) return;
@@ -354,22 +400,21 @@ absl::StatusOr<Topology> JobReturn::TopologyOfRanks() const {
   return topology;
 }
 
-ResumeBeginning JobReturn::GoOn(const WholeReturn& whole, const Turn& turn) {
+ResumeBeginning JobReturn::GoOn(WholeReturn& whole, const Turn& turn) {
   const GenerationState& state = *whole.state;
   const std::vector<SessionId> by_rank = ByRank();
   const ResumeState& back = *state_;
   const ResumeBeginning beginning = back.beginning();
-  const Inheritance inherited{back.repairs(), back.process_sets()};
+  std::vector<SessionId> is_new;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const SessionId session = by_rank[rank];
-    const bool is_new = back.is_new(Rank{static_cast<int32_t>(rank)});
-    if (is_new) {
-      messages_.Membership(session, whole.topology.places[rank], whole.topology, inherited,
-                           state.identity().slots, turn.effects);
-      messages_.Sets({session}, inherited, turn.effects);
-    }
+    if (!back.is_new(Rank{static_cast<int32_t>(rank)})) continue;
+    is_new.push_back(by_rank[rank]);
+    messages_.Membership(by_rank[rank], whole.topology.places[rank], whole.topology, back.record(),
+                         back.found(), state.identity().slots, turn.effects);
   }
-  messages_.Missed(by_rank, whole.resumed.missed, turn.effects);
+  back.found().Tell(is_new, turn.effects);
+  MissedTelling(whole.resumed.missed, ToTell(/*is_new=*/true), *head_)
+      .Continue(std::numeric_limits<int64_t>::max(), turn.effects);
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (!back.is_new(Rank{static_cast<int32_t>(rank)}))
       messages_.Resumed(by_rank[rank], whole.resumed, state, turn.effects);
@@ -382,8 +427,8 @@ JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, co
   const absl::StatusOr<Topology> topology = TopologyOfRanks();
   const bool tells_all = reforms && failure.damage != Damage::kLeft && topology.ok();
   const ResumeState& back = *state_;
-  const Inheritance inherited{back.repairs(), back.process_sets()};
   Present present;
+  std::vector<SessionId> told;
   for (int32_t rank = 0; rank < back.size(); ++rank) {
     const auto session = back.session_of(Rank{rank});
     present.by_rank.push_back(session.value_or(SessionId{0}));
@@ -402,9 +447,11 @@ JobReturn::Present JobReturn::End(const ReturnFailure& failure, bool reforms, co
     const Place& place = topology->places[static_cast<size_t>(rank)];
     workers_.at(*session).place = place;
     // It ends at once: nothing is planned in it.
-    messages_.Membership(*session, place, *topology, inherited, /*slots=*/0, turn.effects);
-    messages_.Sets({*session}, inherited, turn.effects);
+    messages_.Membership(*session, place, *topology, back.record(), back.found(), /*slots=*/0,
+                         turn.effects);
+    told.push_back(*session);
   }
+  back.found().Tell(told, turn.effects);
   turn.Bury(Abandon());
   return present;
 }

@@ -20,9 +20,11 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/resume_merge.h"
 #include "server/job/current_generation.h"
+#include "server/job/found_sets.h"
 #include "server/job/job_history.h"
 #include "server/job/job_messages.h"
 #include "server/job/job_workers.h"
+#include "server/job/missed_telling.h"
 #include "server/job/resume_state.h"
 #include "server/model/byte_budget.h"
 #include "server/model/durability.h"
@@ -40,7 +42,8 @@ struct ReturnFailure {
   std::vector<v1::Departure> departures = {};
 };
 
-// All are back, and know together what was said.
+// All are back, know together what was said, and have been told it; but for those who have not
+// heard of the generation.
 struct WholeReturn {
   ResumedGeneration resumed;
   Topology topology;                       // of the ranks as they were
@@ -66,11 +69,13 @@ class JobReturn {
     budget_ = budget;
     words_.Bind(budget == nullptr ? nullptr : budget->words());
   }
-  void Begin(const v1::JobRecord& record, absl::string_view after, absl::Time now);
+  // `found`: the process sets with which it began; null: none.
+  void Begin(const v1::JobRecord& record, std::shared_ptr<const FoundSets> found,
+             absl::string_view after, absl::Time now);
   bool under_way() const { return state_.has_value(); }
   const std::optional<ResumeState>& state() const { return state_; }
   absl::Time NextDeadline() const {
-    if (merging()) return absl::InfinitePast();
+    if (merging() || disturbed()) return absl::InfinitePast();
     return state_.has_value() ? state_->deadline() : absl::InfiniteFuture();
   }
   std::unique_ptr<Remains> Abandon();  // null: it had nothing
@@ -125,14 +130,18 @@ class JobReturn {
   std::optional<ReturnFailure> Over() const;
   ReturnFailure CannotGoOn(const absl::Status& why) const;
   std::vector<SessionId> ByRank() const;  // REQUIRES: complete, and not Over
-  // nullopt: there is so much in what they say that it goes on with the next call, which is due at
-  // once. INTERNAL: they cannot go on together. REQUIRES: complete, and not Over.
+  // Tells each what it lacks. nullopt: there is so much in what they say that it goes on with the
+  // next call, which is due at once. INTERNAL: they cannot go on together. REQUIRES: complete, and
+  // neither Over nor disturbed.
   std::optional<absl::StatusOr<WholeReturn>> Whole(int64_t entries, const Turn& turn);
   bool merging() const { return under_way() && state_->merging(); }
+  // Somebody has come or gone while they were told: they have acted on more by now than they have
+  // reported, and have to come again.
+  bool disturbed() const { return under_way() && has_told_ && !state_->merging(); }
   // What was put together when somebody came or went is for nothing.
   void BuryEnded(const Turn& turn);
   // It is over; each of the two tells those who are back.
-  ResumeBeginning GoOn(const WholeReturn& whole, const Turn& turn);
+  ResumeBeginning GoOn(WholeReturn& whole, const Turn& turn);
   // Where another generation follows (`reforms`), who has not heard of this one yet hears of it,
   // and of its end, since it may have been in the one before. Returns those who are in it until
   // then.
@@ -148,6 +157,8 @@ class JobReturn {
   class Dropped;
   class EndedMerge;
   absl::Status OnReport(Rank rank, const v1::ResumeReport& part);
+  std::vector<SessionId> ToTell(bool is_new) const;
+  absl::Status CheckNew(const MissedMessages& missed) const;
   void NoteAllHeard(const absl::StatusOr<Topology>& topology, absl::Time now);
   absl::StatusOr<Topology> TopologyOfRanks() const;
   std::string Who(Rank rank) const;
@@ -159,7 +170,11 @@ class JobReturn {
   const JobMessages& messages_;
   JobWorkers& workers_;
   std::optional<ResumeState> state_;
-  std::optional<WholeReturn> whole_;  // of which not all is restored; nothing unless merging()
+  // Of which not all is restored, or told; nothing unless merging().
+  std::optional<WholeReturn> whole_;
+  std::optional<MissedTelling> telling_;                // of whole_
+  std::shared_ptr<const v1::CoordinatorMessage> head_;  // of what it tells
+  bool has_told_ = false;
   std::shared_ptr<ByteBudget> budget_;
   BudgetShare words_;  // of what state_ takes
   absl::Time excused_until_ = absl::InfinitePast();

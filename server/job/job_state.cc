@@ -349,7 +349,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
       RendezvousState(LimitsOf(record, options_), Generation{record.generation()}, turn.now);
   reforming_ = Reforming(ReformingOf(FromProto(record.on_failure()), options_));
   started_ = true;
-  forming_.Restore(record);
+  forming_.Restore(record, *messages_.New(generation()));
   kv_.Open(generation());
   kv_.Await();
   store_return_.Begin();
@@ -363,18 +363,14 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
 }
 
 void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
-  return_.Begin(forming_.record(), after, now);
+  return_.Begin(forming_.record(), forming_.found(), after, now);
   history_.executed().NoteUncounted();
 }
 
 void JobState::OnPersisted(Generation number, const absl::Status& status, const Turn& turn) {
   if (status.ok()) {
     forming_.Stored();
-    const auto members = rendezvous_.Confirm(number, turn.now);
-    if (!members.has_value()) return;
-    forming_.Formed();
-    Form(*members, turn);
-    return;
+    return Confirm(number, turn);
   }
   rendezvous_.Withdraw(number, turn.now + forming_.Failed(number, status));
   news_.Changed();
@@ -415,6 +411,7 @@ void JobState::Tick(const Turn& turn) {
 }
 
 absl::Time JobState::NextDeadline() const {
+  if (forming_.making()) return absl::InfinitePast();
   if (kv_.awaits() && !store_return_.under_way()) return absl::InfinitePast();
   absl::Time next = rendezvous_.NextDeadline();
   if (rendezvous_.phase() == RendezvousPhase::kGathering)
@@ -471,6 +468,8 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   }
   workers_.Clear();
   reforming_.Ended();
+  forming_.Abandon(turn);
+  survivors_.ForgetSets(turn);
   turn.Bury(return_.Abandon());
   ForgetGeneration(turn);
   news_.Forget();

@@ -25,6 +25,7 @@
 #include "server/job/job_view.h"
 #include "server/job/job_workers.h"
 #include "server/job/kv_state.h"
+#include "server/job/next_generation.h"
 #include "server/job/reforming.h"
 #include "server/job/rendezvous_state.h"
 #include "server/job/store_return.h"
@@ -188,13 +189,17 @@ class JobState {
 
   // Generations begin.
   void Propose(const Turn& turn);
-  void Form(const std::vector<SessionId>& sessions, const Turn& turn);
+  void Confirm(Generation number, const Turn& turn);
+  void Form(const std::vector<SessionId>& sessions, const NextGeneration& next, const Turn& turn);
   void NoteLostState(const std::vector<SessionId>& sessions, Effects& effects);
 
   // Generations end.
   void EndGeneration(Damage damage, const std::string& reason, const Turn& turn);
   std::vector<SessionId> LetGo(bool was_intact);
-  void ForgetGeneration(const Turn& turn);
+  void ForgetGeneration(const Turn& turn) {
+    if (generation_.has_value()) history_.executed().EndGeneration(generation_->planned());
+    DropGeneration(turn);
+  }
   void DropGeneration(const Turn& turn) {
     if (generation_.has_value()) generation_->Bury(turn);
     generation_.reset();

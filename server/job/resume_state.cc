@@ -10,8 +10,9 @@
 namespace coordd {
 
 ResumeState::ResumeState(const v1::JobRecord& record, absl::Time deadline,
-                         ResumeBeginning beginning)
+                         ResumeBeginning beginning, std::shared_ptr<const FoundSets> found)
     : record_(record),
+      found_(found != nullptr ? std::move(found) : std::make_shared<const FoundSets>()),
       beginning_(std::move(beginning)),
       deadline_(deadline),
       members_(static_cast<size_t>(record.members_size())) {
@@ -180,7 +181,7 @@ std::optional<absl::StatusOr<ResumedGeneration>> ResumeState::Merge(int64_t entr
     std::vector<const MemberReport*> reports;
     reports.reserve(members_.size());
     for (const Member& member : members_) reports.push_back(&member.report);
-    merge_ = std::make_unique<ReportMerge>(std::move(reports), heard_, record_.process_sets());
+    merge_ = std::make_unique<ReportMerge>(std::move(reports), heard_, found_->parts());
   }
   return merge_->Continue(entries);
 }

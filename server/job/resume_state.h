@@ -21,6 +21,7 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/heard_messages.h"
 #include "server/generation/resume_merge.h"
+#include "server/job/found_sets.h"
 #include "server/model/byte_budget.h"
 
 namespace coordd {
@@ -39,16 +40,16 @@ class ResumeState {
   // (worker/protocol/received_log.h); the rest are process sets and schedules.
   static constexpr int64_t kMaxReportBytes = int64_t{64} << 20;
 
-  ResumeState(const v1::JobRecord& record, absl::Time deadline, ResumeBeginning beginning = {});
+  // `found`: the process sets with which the generation began; null: none.
+  ResumeState(const v1::JobRecord& record, absl::Time deadline, ResumeBeginning beginning = {},
+              std::shared_ptr<const FoundSets> found = nullptr);
 
   Generation generation() const { return Generation{record_.generation()}; }
   int32_t size() const { return record_.members_size(); }
   const v1::MemberRecord& member(Rank rank) const { return record_.members(rank.value); }
   // For those who have not heard of the generation.
-  std::vector<v1::LaneRepair> repairs() const {
-    return {record_.repairs().begin(), record_.repairs().end()};
-  }
-  const v1::ProcessSets& process_sets() const { return record_.process_sets(); }  // likewise
+  const v1::JobRecord& record() const { return record_; }
+  const FoundSets& found() const { return *found_; }
   absl::Time deadline() const { return deadline_; }
   const ResumeBeginning& beginning() const { return beginning_; }
   // Gives the members so much longer, and at least until `earliest`.
@@ -125,6 +126,7 @@ class ResumeState {
   const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value)]; }
 
   v1::JobRecord record_;
+  std::shared_ptr<const FoundSets> found_;
   ResumeBeginning beginning_;
   absl::Time deadline_;
   std::vector<Member> members_;  // by rank

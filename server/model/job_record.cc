@@ -47,7 +47,11 @@ absl::StatusOr<RestoredState> ParseRecords(const StoredState& stored) {
 }
 
 StateWrite JobWrite(const std::string& job, const v1::JobRecord& record) {
-  return {absl::StrCat(kJobPrefix, job), record.SerializeAsString()};
+  return JobWrite(job, record.SerializeAsString());
+}
+
+StateWrite JobWrite(const std::string& job, std::string record) {
+  return {absl::StrCat(kJobPrefix, job), std::move(record)};
 }
 
 StateWrite JobRemoval(const std::string& job) {

@@ -27,6 +27,7 @@ struct RestoredState {
 absl::StatusOr<RestoredState> ParseRecords(const StoredState& stored);
 
 StateWrite JobWrite(const std::string& job, const v1::JobRecord& record);
+StateWrite JobWrite(const std::string& job, std::string record);  // as bytes
 StateWrite JobRemoval(const std::string& job);
 StateWrite DrainWrite(const std::string& job,
                       const v1::DrainRecord& record);  // of none: removes it

@@ -20,6 +20,9 @@ struct Turn {
   // How many more members may be given up for their silence, of all jobs; null: any number. The
   // others are in the next turn, so that nobody else waits for the end of a large job.
   int64_t* room_for_silent = nullptr;
+  // Of what the next generations of all jobs are made of (NextGeneration), so much may be looked at
+  // yet; null: as much of each.
+  int64_t* entries = nullptr;
 
   // It is freed in parts, in this turn and later ones.
   void Bury(std::unique_ptr<Remains> remains) const {

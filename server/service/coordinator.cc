@@ -166,25 +166,37 @@ absl::StatusOr<Answer> Coordinator::Ask(
   return std::move(taken.front());
 }
 
-absl::StatusOr<v1::ServerState> Coordinator::Describe(const std::string& job, absl::Time deadline,
-                                                      absl::Duration* took) {
+absl::StatusOr<v1::ServerState> Coordinator::Describe(absl::Time deadline, absl::Duration* took) {
   struct Described {
     v1::ServerState state;
+    std::string last;
     absl::Duration took;
   };
-  COORDD_ASSIGN_OR_RETURN(
-      Described described,
-      Ask<Described>(
-          [job, &clock = clock_](const CoordinatorState& state, absl::Time now) {
-            Described made;
-            const absl::Time begun = clock.Now();
-            state.Describe(job, now, &made.state);
-            made.took = clock.Now() - begun;
-            return made;
-          },
-          deadline));
-  if (took != nullptr) *took = described.took;
-  return std::move(described.state);
+  v1::ServerState all;
+  absl::Duration together;
+  for (std::string after;;) {
+    COORDD_ASSIGN_OR_RETURN(
+        Described described,
+        Ask<Described>(
+            [after, &clock = clock_](const CoordinatorState& state, absl::Time now) {
+              Described made;
+              const absl::Time begun = clock.Now();
+              made.last = state.DescribeNext(after, now, &made.state);
+              made.took = clock.Now() - begun;
+              return made;
+            },
+            deadline));
+    together += described.took;
+    if (all.jobs().empty()) {
+      all = std::move(described.state);
+    } else {
+      for (v1::JobState& job : *described.state.mutable_jobs()) *all.add_jobs() = std::move(job);
+    }
+    after = std::move(described.last);
+    if (after.empty()) break;
+  }
+  if (took != nullptr) *took = together;
+  return all;
 }
 
 absl::Status Coordinator::Answers(absl::Time deadline) {

@@ -57,11 +57,10 @@ class Coordinator {
   Inbox& inbox() { return inbox_; }
   const EventLog& events() const { return events_; }
 
-  // The state for operators; `job` empty: all. Blocks the caller. UNAVAILABLE: coordd is stopping,
-  // busy, or did not answer by `deadline`.
-  // `took`, unless it is null: how long a turn was kept by that.
-  absl::StatusOr<v1::ServerState> Describe(const std::string& job, absl::Time deadline,
-                                           absl::Duration* took = nullptr);
+  // The state of all jobs for operators, in parts over turns: each job is as it was at one time.
+  // Blocks the caller. UNAVAILABLE: coordd is stopping, busy, or did not answer by `deadline`.
+  // `took`, unless it is null: how long turns were kept by that, together.
+  absl::StatusOr<v1::ServerState> Describe(absl::Time deadline, absl::Duration* took = nullptr);
   // Whether coordd takes turns. UNAVAILABLE: as Describe, which costs more.
   absl::Status Answers(absl::Time deadline);
 

@@ -23,7 +23,7 @@ absl::StatusOr<StateCopies::State> StateCopies::Get() {
   if (last_ != nullptr && clock_.Now() < serves_until_) return last_;
   last_ = nullptr;  // two are not kept at a time
   absl::Duration took;
-  auto described = coordinator_.Describe("", clock_.Now() + kTimeout, &took);
+  auto described = coordinator_.Describe(clock_.Now() + kTimeout, &took);
   if (!described.ok()) {
     failed_at_ = clock_.Now();
     return failure_ = described.status();

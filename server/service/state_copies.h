@@ -15,9 +15,9 @@ namespace coordd {
 
 class Coordinator;
 
-// Thread-safe. The state of all jobs is copied in a turn of coordd's, in which nobody is heard. So
-// one that took long is told again to whoever asks next: copies take a tenth of coordd's time at
-// most.
+// Thread-safe. The state of all jobs is copied in turns of coordd's, a part in each, in which
+// nobody is heard. So one that took long is told again to whoever asks next: copies take a tenth of
+// coordd's time at most.
 class StateCopies {
  public:
   // A copy that took no longer is told once.

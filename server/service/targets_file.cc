@@ -52,7 +52,7 @@ void TargetsFile::Run() {
     if (took > StateCopies::kFree && !Rest((StateCopies::kShare - 1) * took)) return;
     took = absl::ZeroDuration();
     if (changes_.TakeAll(absl::InfiniteFuture()).empty()) continue;
-    const auto state = coordinator_.Describe("", clock_.Now() + kTargetsTimeout, &took);
+    const auto state = coordinator_.Describe(clock_.Now() + kTargetsTimeout, &took);
     if (!state.ok()) {
       COORDD_LOG(kWarning, "targets file ", path_, " was not written: ", state.status().message());
       continue;

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/generation/sets_left.h"
 #include "tests/server/support/builders.h"
 #include "tests/support/status_matchers.h"
 
@@ -98,26 +101,60 @@ TEST(ProcessSets, HaveOneSetForEachPairInEitherOrder) {
   EXPECT_EQ(sets.size(), 1);
 }
 
-// Of which the ranks 1 and 4 are lost.
-v1::ProcessSets MovedOf(const ProcessSets& sets) {
-  return Moved(sets.Left(), {{0, Rank{0}}, {2, Rank{1}}, {3, Rank{2}}});
+// With so many entries at a time; in how many turns.
+std::vector<SetsLeft::Set> InOrder(const SetsLeft& left, int64_t entries = 1000,
+                                   int* turns = nullptr) {
+  std::vector<SetsLeft::Set> all;
+  SetsLeft::Walk walk;
+  int taken = 0;
+  for (; !walk.done(); ++taken) {
+    int64_t more = entries;
+    while (auto set = walk.Next(left, more)) all.push_back(*std::move(set));
+  }
+  if (turns != nullptr) *turns = taken;
+  return all;
 }
 
 TEST(ProcessSets, LeaveWhatWasAskedForToTheNextGeneration) {
-  ProcessSets sets(5);
-  EXPECT_THAT(sets.Add(Ranks({0, 1, 3})), IsOk());
-  EXPECT_THAT(sets.Add(Ranks({1, 4})), IsOk());
-  EXPECT_THAT(sets.Add(Ranks({0, 3})), IsOk());
-  EXPECT_THAT(sets.Add(Ranks({2})), IsOk());
-  sets.Remove(ProcessSetId{4});
-  EXPECT_THAT(sets.PairOf(Rank{0}, Rank{2}), IsOk());
-  const v1::ProcessSets next = MovedOf(sets);
-  EXPECT_EQ(next.last_process_set(), 4);
-  ASSERT_EQ(next.sets_size(), 2);
-  EXPECT_EQ(next.sets(0).process_set(), 1);
-  EXPECT_THAT(next.sets(0).ranks(), ElementsAre(0, 2));
-  EXPECT_EQ(next.sets(1).process_set(), 3);
-  EXPECT_THAT(next.sets(1).ranks(), ElementsAre(0, 2));
+  const auto sets = std::make_shared<ProcessSets>(5);
+  EXPECT_THAT(sets->Add(Ranks({0, 1, 3})), IsOk());
+  EXPECT_THAT(sets->Add(Ranks({1, 4})), IsOk());
+  EXPECT_THAT(sets->Add(Ranks({0, 3})), IsOk());
+  EXPECT_THAT(sets->Add(Ranks({2})), IsOk());
+  sets->Remove(ProcessSetId{4});
+  EXPECT_THAT(sets->PairOf(Rank{0}, Rank{2}), IsOk());
+  EXPECT_THAT(sets->AddNamed("a", Ranks({0})), IsOk());
+  // Of the end of set 2 some have heard.
+  const SetsLeft left(sets, {ProcessSetId{2}});
+  EXPECT_EQ(left.last(), ProcessSetId{4});
+  int turns = 0;
+  const auto all = InOrder(left, /*entries=*/2, &turns);
+  EXPECT_EQ(turns, 2) << "each number is looked at once";
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].id, ProcessSetId{1});
+  EXPECT_EQ(all[0].ranks, Ranks({0, 1, 3}));
+  EXPECT_EQ(all[1].id, ProcessSetId{3});
+  EXPECT_EQ(all[1].ranks, Ranks({0, 3}));
+  EXPECT_EQ(sets->size(), 4) << "they are there for whoever asks again";
+  EXPECT_EQ(InOrder(left).size(), 2u);
+}
+
+TEST(ProcessSets, ThatSurvivorsHaveSaidAreLeftWhereNobodyHasHeardOfTheirEnd) {
+  const auto said = [](const std::map<int32_t, std::vector<int32_t>>& sets, int32_t last,
+                       int64_t position) {
+    return std::make_shared<const v1::ProcessSets>(ProcessSetsOf(sets, last, position));
+  };
+  const auto older = said({{2, {0}}, {4, {1}}}, 4, 5);
+  const auto newer = said({{1, {0}}, {2, {0}}, {3, {1}}, {4, {1}}, {6, {0, 1}}}, 6, 9);
+  for (const int64_t entries : {1, 2, 1000}) {
+    const auto all = InOrder(SetsLeft({older, newer, older, newer}), entries);
+    ASSERT_EQ(all.size(), 3u) << "1 and 3 have ended for somebody";
+    EXPECT_EQ(all[0].id, ProcessSetId{2});
+    EXPECT_EQ(all[1].ranks, Ranks({1}));
+    EXPECT_EQ(all[2].id, ProcessSetId{6});
+  }
+  EXPECT_EQ(SetsLeft({older, newer}).last(), ProcessSetId{6});
+  EXPECT_TRUE(InOrder(SetsLeft()).empty());
 }
 
 TEST(ProcessSets, OneHasNoPairTwice) {

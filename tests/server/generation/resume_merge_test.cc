@@ -259,7 +259,7 @@ TEST(ResumeMerge, LooksAtMuchOverTurns) {
     all.push_back(&report);
   }
   const v1::ProcessSets none;
-  ReportMerge merge(all, heard, none);
+  ReportMerge merge(all, heard, {&none});
   constexpr int kEntriesATurn = 1000;
   int turns = 1;
   auto merged = merge.Continue(kEntriesATurn);

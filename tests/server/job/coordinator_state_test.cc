@@ -247,6 +247,37 @@ TEST_F(CoordinatorStateTest, ForgetsAnEndedJobAfterItsRetentionButNotItsGenerati
   EXPECT_EQ(To(2, Join(2, 1))[0].generation(), 2);
 }
 
+// The state of a thousand jobs would be a turn of a tenth of a second.
+TEST_F(CoordinatorStateTest, AllJobsAreDescribedInPartsWhileOthersCome) {
+  constexpr int kJobs = 150, kWorkers = 50;
+  int64_t session = 0;
+  for (int job = 0; job < kJobs; ++job)
+    for (int worker = 0; worker < kWorkers; ++worker)
+      Join(++session, kWorkers, absl::StrCat("job", 100 + job));
+  v1::ServerState whole, together;
+  state().Describe("", now_, &whole);
+  std::string last;
+  int parts = 0;
+  do {
+    v1::ServerState part;
+    last = state().DescribeNext(last, now_, &part);
+    EXPECT_LT(part.ByteSizeLong(), CoordinatorState::kDescribedInTurn * 5 / 4);
+    EXPECT_EQ(part.epoch(), whole.epoch());
+    for (const v1::JobState& job : part.jobs()) *together.add_jobs() = job;
+    if (parts++ > 0) continue;
+    Join(++session, 1, "a-job-before");
+    Join(++session, 1, "one-behind");
+    Do(SessionEnded{SessionId{1}, "lost"});  // of a job that was told
+  } while (!last.empty());
+  EXPECT_GE(parts, 2);
+  ASSERT_EQ(together.jobs_size(), kJobs + 1);
+  EXPECT_EQ(together.jobs(kJobs).name(), "one-behind");
+  together.mutable_jobs()->RemoveLast();
+  EXPECT_EQ(together.jobs(0).SerializeAsString(), whole.jobs(0).SerializeAsString());
+  for (int job = 0; job < kJobs; ++job)
+    EXPECT_EQ(together.jobs(job).name(), whole.jobs(job).name());
+}
+
 TEST_F(CoordinatorStateTest, ForgetsAnEndedJobEarlyForANewOne) {
   options_.max_jobs = 2;
   Join(1, 1, "first");

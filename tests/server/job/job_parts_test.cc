@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <variant>
+#include <vector>
 
 #include "server/job/current_generation.h"
 #include "server/job/dismissals.h"
@@ -104,7 +106,12 @@ TEST(ExecutedCounts, CountOfEachGenerationWhatIsNew) {
   EXPECT_EQ(counts.before().bytes, 130);
 }
 
-TEST(Forming, TriesAgainLaterAndLaterAndNeverWhereNothingHelps) {
+class FormingTest : public ::testing::Test {
+ protected:
+  ServerOptions options_;
+};
+
+TEST_F(FormingTest, TriesAgainLaterAndLaterAndNeverWhereNothingHelps) {
   Forming forming;
   const absl::Status passing = absl::ResourceExhaustedError("the disk is full");
   const absl::Duration first = forming.Failed(Generation{3}, passing);
@@ -119,16 +126,32 @@ TEST(Forming, TriesAgainLaterAndLaterAndNeverWhereNothingHelps) {
             absl::InfiniteDuration());
 }
 
-TEST(Forming, ItsRecordIsThatOfTheLastOneThatFormed) {
+TEST_F(FormingTest, ItsRecordIsThatOfTheLastOneThatFormed) {
   Forming forming;
-  v1::JobRecord record;
-  record.set_generation(4);
-  forming.Propose(record);
+  Effects effects;
+  const Turn turn{kStart, effects};
+  const auto propose = [&](int64_t number) {
+    v1::JobRecord record;
+    record.set_generation(number);
+    forming.Propose(std::make_unique<NextGeneration>(
+                        record, v1::CoordinatorMessage(), SetsLeft(), std::vector<Rank>(),
+                        std::make_shared<GenerationState>(
+                            GenerationIdentity{"train", Epoch{1}, Generation{number}}, options_,
+                            std::vector<SessionId>{SessionId{1}})),
+                    turn);
+  };
+  propose(4);
+  EXPECT_TRUE(forming.making());
+  EXPECT_TRUE(forming.next()->Continue());
+  EXPECT_FALSE(forming.making());
   EXPECT_EQ(forming.record().generation(), 0);
-  EXPECT_EQ(forming.proposed().generation(), 4);
-  forming.Stored();
-  forming.Formed();
-  EXPECT_EQ(forming.record().generation(), 4);
+  propose(5);
+  EXPECT_EQ(forming.Take(Generation{4}), nullptr) << "another one is proposed";
+  EXPECT_TRUE(forming.next()->Continue());
+  const auto next = forming.Take(Generation{5});
+  ASSERT_NE(next, nullptr);
+  forming.Formed(*next, turn);
+  EXPECT_EQ(forming.record().generation(), 5);
 }
 
 TEST(JobToken, OfARestoredJobTheHashDecidesUntilSomebodyHasTheToken) {

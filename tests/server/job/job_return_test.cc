@@ -40,7 +40,7 @@ class JobReturnTest : public ::testing::Test {
       member.set_pid(100 + rank);
       member.set_launch(absl::StrCat("run.0.", rank));
     }
-    back_.Begin(record_, "coordd was started again", kStart);
+    back_.Begin(record_, nullptr, "coordd was started again", kStart);
   }
   v1::Join Resuming(int32_t rank, int32_t pid) const {
     v1::Join join = JoinOf(absl::StrCat("w", rank));
@@ -100,7 +100,7 @@ TEST_F(JobReturnTest, NodesLieInTheRacksThatAreStored) {
     member.add_topology(rank == 0 ? "rack2" : "rack1");
   }
   JobReturn back{job_.options, job_.durability, job_.messages, job_.workers};
-  back.Begin(record_, "coordd was started again", kStart);
+  back.Begin(record_, nullptr, "coordd was started again", kStart);
   for (int32_t rank = 0; rank < 2; ++rank) {
     ASSERT_THAT(back.Join(SessionId{rank + 1}, Resuming(rank, 100 + rank), turn_), IsOk());
     v1::WorkerMessage message;

@@ -282,12 +282,13 @@ TEST_F(SurvivorsTest, WhatIsStoredIsWhatIsAnnounced) {
   Survive(SessionId{2}, "b", 2, 5, 5);
   const std::vector<SessionId> both = {SessionId{1}, SessionId{2}};
   ASSERT_THAT(survivors_.Check(both), IsOk());
-  const Topology topology = survivors_.TopologyOf(both);
-  const Inheritance inherited = survivors_.Of(both, topology);
-  ASSERT_THAT(inherited.repairs, SizeIs(1));
-  EXPECT_EQ(inherited.repairs[0].completed(), 5);
-  EXPECT_EQ(survivors_.Of(both, topology).repairs[0].completed(), 5);
-  EXPECT_FALSE(inherited.has_sets());
+  const std::vector<v1::LaneRepair> repairs = survivors_.Repairs(both);
+  ASSERT_THAT(repairs, SizeIs(1));
+  EXPECT_EQ(repairs[0].completed(), 5);
+  EXPECT_EQ(survivors_.Repairs(both)[0].completed(), 5);
+  EXPECT_EQ(survivors_.Left(both).last(), ProcessSetId{0});
+  EXPECT_THAT(survivors_.Moved({SessionId{2}, SessionId{1}}),
+              ElementsAre(Rank{1}, Rank{-1}, Rank{0}));
   EXPECT_TRUE(survivors_.Any(both));
 }
 
@@ -321,14 +322,19 @@ TEST_F(SurvivorsTest, SetsAreThoseThatCoorddKnowsOrElseTheNewestThatIsSaid) {
   Report(SessionId{1}, ProcessSetsOf({{1, {0, 1}}, {2, {0, 1}}}, /*last=*/2, /*position=*/5));
   Report(SessionId{2}, ProcessSetsOf({{2, {0, 1}}}, /*last=*/2, /*position=*/4));
   const std::vector<SessionId> both = {SessionId{1}, SessionId{2}};
-  const Topology topology = survivors_.TopologyOf(both);
-  const v1::ProcessSets said = survivors_.Of(both, topology).process_sets;
-  ASSERT_EQ(said.sets_size(), 1) << "of the end of set 1 rank 1 has heard";
-  EXPECT_EQ(said.sets(0).process_set(), 2);
-  survivors_.KeepSets(ProcessSetsOf({{3, {0, 1}}}, /*last=*/3));
-  EXPECT_EQ(survivors_.Of(both, topology).process_sets.sets(0).process_set(), 3);
-  survivors_.ForgetSets();
-  EXPECT_EQ(survivors_.Of(both, topology).process_sets.sets(0).process_set(), 2);
+  const auto first = [&] {
+    SetsLeft::Walk walk;
+    int64_t entries = 100;
+    return walk.Next(survivors_.Left(both), entries).value().id;
+  };
+  EXPECT_EQ(first(), ProcessSetId{2}) << "of the end of set 1 rank 1 has heard";
+  const auto known = std::make_shared<ProcessSets>(2);
+  ASSERT_THAT(known->Restore(ProcessSetId{3}, Ranks({0, 1}), /*is_pair=*/false), IsOk());
+  survivors_.KeepSets(SetsLeft(known, {}));
+  EXPECT_EQ(first(), ProcessSetId{3});
+  Effects effects;
+  survivors_.ForgetSets(Turn{kStart, effects});
+  EXPECT_EQ(first(), ProcessSetId{2});
 }
 
 // A thousand survivors report the same sets, which are no more than one of them says.
