@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/coordctl/state_view.h"
+#include "common/base/one_line.h"
 #include "common/base/utf8.h"
 #include "common/protocol/chrome_trace.h"
 #include "common/protocol/tensor_spec.h"
@@ -200,12 +201,12 @@ absl::Duration TraceTimeout(const v1::TraceRequest& request) {
 TraceSummary Summarize(const v1::TraceReply& reply) {
   const Trace trace = Read(reply);
   TraceSummary summary;
-  summary.job = reply.job();
+  summary.job = OneLine(reply.job());
   summary.generation = reply.generation();
   summary.size = reply.size();
   summary.steps = reply.steps();
   summary.seconds = reply.seconds();
-  summary.note = reply.note();
+  summary.note = OneLine(reply.note());
   for (int i = 0; i < reply.ranks_size(); ++i) {
     const v1::TraceRank& told = reply.ranks(i);
     RankSummary& rank = summary.ranks.emplace_back();

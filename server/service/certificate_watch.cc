@@ -122,7 +122,8 @@ void CertificateWatch::WarnOfEnd(absl::Time now) {
                  ? absl::StrCat("has ended at ", end, " UTC: nobody new gets in")
                  : absl::StrCat("ends at ", end, " UTC, in ", DurationText(RoundedUp(left))),
              "; put new files in the place of --tls-cert, --tls-key and --tls-ca: they are read "
-             "without a new start");
+             "without a new start, but for a service to which systemd gives copies of them, which "
+             "gets new ones after SIGUSR1");
 }
 
 }  // namespace coordd

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/one_line.h"
 #include "server/door/caller.h"
 
 namespace coordd {
@@ -195,9 +196,22 @@ void SessionService::NoteFull(const WorkerSession& session) {
              " is closed: ", session.CloseStatus().message(), *more);
 }
 
+// A member's host and process number are its own word: whose connection it was stands here.
+void SessionService::NoteWrong(const WorkerSession& session, const absl::Status& why) {
+  std::optional<std::string> more;
+  {
+    MutexLock lock(&mu_);
+    more = wrong_limit_.Pass(clock_.Now());
+  }
+  if (!more.has_value()) return;
+  COORDD_LOG(kWarning, "the session of ", session.caller(),
+             " has said what it may not: ", OneLine(why.message()), *more);
+}
+
 void SessionService::CarryOut(const CloseSession& close) {
   std::shared_ptr<WorkerSession> session = Find(NodeMembers::StreamOf(close.session));
   if (session == nullptr) return;
+  if (absl::IsInvalidArgument(close.status)) NoteWrong(*session, close.status);
   if (NodeMembers::IsMember(close.session)) {
     MemberRuns members;
     AddMember(NodeMembers::MemberOf(close.session), &members);

@@ -65,6 +65,7 @@ class SessionService final
   void WatchClosing(SessionId id);
   // Of a session that is closing because of what it has not read.
   void NoteFull(const class Session& session);
+  void NoteWrong(const class Session& session, const absl::Status& why);
   void FlushLater(std::shared_ptr<class Session> session);
   void Flush();
   void Forget(SessionId id);
@@ -95,7 +96,7 @@ class SessionService final
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);  // not OK: every new session gets it
   std::map<std::string, size_t> of_identity_ ABSL_GUARDED_BY(mu_);  // how many; none is 0
   size_t node_sessions_ ABSL_GUARDED_BY(mu_) = 0;
-  LogLimit full_limit_ ABSL_GUARDED_BY(mu_);
+  LogLimit full_limit_ ABSL_GUARDED_BY(mu_), wrong_limit_ ABSL_GUARDED_BY(mu_);
 
   // Touched by whoever has the turn only: node sessions for which something was queued.
   std::vector<std::shared_ptr<class Session>> unflushed_;

@@ -1,5 +1,6 @@
 #include "worker/program/allreduce_loop.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -59,8 +60,9 @@ AllreduceLoopResult RunAllreduceLoop(Worker& worker, const AllreduceLoopOptions&
     if (!result.status.ok()) break;
     ++result.iterations;
     for (Buffer& buffer : buffers) {
-      if (buffer.output.empty()) continue;
-      if (buffer.output.front() != sum || buffer.output.back() != sum) ++result.wrong;
+      const bool is_right = std::all_of(buffer.output.begin(), buffer.output.end(),
+                                        [sum](float value) { return value == sum; });
+      if (!is_right) ++result.wrong;
     }
     // The end of the generation ends the pause too.
     if (options.interval > absl::ZeroDuration())

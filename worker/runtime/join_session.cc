@@ -89,6 +89,11 @@ absl::Status Final(const JoinRequest& request, const absl::Status& why) {
 // How a stream has ended before this worker had its place: with coordd's own refusal, which is said
 // to be one, or with what neither side means to say.
 absl::Status Refused(const absl::Status& ended) {
+  if (ended.ok()) {
+    return absl::InternalError(
+        "coordd, or what answers in its place, has ended the session without a reason, before this "
+        "worker was a member");
+  }
   const bool is_broken = absl::IsInternal(ended) || absl::IsUnknown(ended) ||
                          absl::IsCancelled(ended) || absl::IsUnimplemented(ended) ||
                          absl::IsDeadlineExceeded(ended);

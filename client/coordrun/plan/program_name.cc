@@ -46,6 +46,9 @@ constexpr Wrapper kWrappers[] = {
      .with_value = "-B --bind -H --home --env",
      .verb = "exec",
      .has_image = true},
+    {.name = "ch-run",
+     .with_value = "-b --bind -c --cd -g --gid -m --mount -u --uid --join-pid",
+     .has_image = true},
     // How --horovod and --torch-backend run a script.
     {.name = "coordd.horovod", .with_value = "", .is_python = true},
     {.name = "coordd.torch.distributed", .with_value = "", .is_python = true},

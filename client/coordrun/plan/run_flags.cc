@@ -94,6 +94,11 @@ void AddElastic(CLI::App& app, RunOptions* options) {
       ->check(AboveZero());
   AddDuration(app, "--elastic-timeout", &options->elastic_timeout,
               "how long to wait for --min-np workers, at the start and after a loss [600]");
+  app.add_option("--drained-status", options->drained_status,
+                 "the exit status of one of several pods that was asked to end, once its workers "
+                 "have left [0]")
+      ->type_name("N")
+      ->check(NumberFrom(0, 255));
   app.add_option_function<std::vector<double>>(
          "--blacklist-cooldown-range",
          [options](const std::vector<double>& range) {

@@ -99,6 +99,8 @@ struct RunOptions {
   absl::Duration grace = absl::Seconds(5);
   // Workers of hosts that are gone have so long to leave at a commit, before SIGTERM.
   absl::Duration drain_grace = absl::Seconds(60);
+  // Of one of several pods that was asked to end, whose workers have left in order.
+  int drained_status = 0;
 
   // Whether the coordd that is started serves its pages over TLS, to who has a certificate or a
   // token.

@@ -25,7 +25,8 @@ RunState::RunState(const RunOptions& options, absl::Time start)
                 .grace = options.grace,
                 .elastic = options.elastic_timeout,
                 .drain = options.drain_grace},
-      drains_(options.pods.min_workers > 0),
+      drained_status_(options.pods.min_workers > 0 ? std::optional(options.drained_status)
+                                                   : std::nullopt),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
       alive_(options.np),
@@ -257,14 +258,14 @@ void RunState::SignalReceived(int signal, absl::Time now) {
   signals_.push_back(signal);
   const bool runs = phase_ == Phase::kRunning;
   if (runs || phase_ == Phase::kLingering) Enter(Phase::kTerminating, now);
-  if (runs && drains_ && signal == SIGTERM) phase_end_ = now + patience_.drain;
+  if (runs && drained_status_ && signal == SIGTERM) phase_end_ = now + patience_.drain;
 }
 
 bool RunState::has_drained() const {
   const auto left = [](const Worker& worker) {
     return worker.end && (worker.end->ok() || worker.ended_by_itself);
   };
-  return drains_ && interrupt_ == SIGTERM && !blame_.worker() &&
+  return drained_status_ && interrupt_ == SIGTERM && !blame_.worker() &&
          std::all_of(workers_.begin(), workers_.end(), left);
 }
 
@@ -320,7 +321,7 @@ int RunState::exit_status() const {
     return end != nullptr && end->has_value() ? std::max((*end)->shell_status(), 1) : 1;
   }
   if (timed_out_) return kTimeoutStatus;
-  if (has_drained()) return 0;
+  if (has_drained()) return *drained_status_;
   if (interrupt_ != 0) return 128 + interrupt_;
   if (coordinator_end_) return std::max(coordinator_end_->shell_status(), 1);
   return deserted() ? 1 : 0;

@@ -145,7 +145,9 @@ class RunState {
     absl::Duration linger, grace, elastic, drain;
   };
   const Patience patience_;
-  const bool drains_;  // SIGTERM asks the workers to leave
+  // SIGTERM asks the workers to leave, and the run ends with this once they have; nullopt: it ends
+  // them.
+  const std::optional<int> drained_status_;
   const absl::Time timeout_;
 
   Phase phase_ = Phase::kRunning;

@@ -136,6 +136,17 @@ TEST_F(SessionServiceTest, RefusesAFirstMessageOtherThanJoin) {
   EXPECT_THAT(status.error_message(), HasSubstr("Join"));
 }
 
+TEST_F(SessionServiceTest, WritesWhoseSessionHasSaidWhatItMayNot) {
+  RawWorker worker(Channel());
+  ASSERT_TRUE(worker.Join("job", "w", 1));
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(worker.Join("job", "w", 1));
+  while (worker.Read().body_case() != v1::CoordinatorMessage::BODY_NOT_SET) continue;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::ContainsRegex("the session of [a-z0-9:]*127.0.0.1:[0-9]+ has said what it "
+                                     "may not: a second Join in one session"));
+}
+
 TEST_F(SessionServiceTest, AnswersWhatItCannotParse) {
   const ByteReply reply =
       CallWithBytes(Channel(), kSession, {"\xff\xff\xff garbage"}, /*half_close=*/false);

@@ -183,6 +183,18 @@ TEST_F(JoinSessionTest, EndsWithWhatCoorddSaidAndNotWithHowALaterTryWasClosed) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("coordd is full")));
 }
 
+TEST_F(JoinSessionTest, IsRefusedByWhoeverEndsTheSessionWellBeforeMembership) {
+  coordinator_.on_start = [this] { coordinator_.End(absl::OkStatus()); };
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInternal,
+                               HasSubstr("has ended the session without a reason")));
+  coordinator_.on_start = [this] {
+    coordinator_.Say(Waiting(1));
+    coordinator_.End(absl::OkStatus());
+  };
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInternal,
+                               HasSubstr("has ended the session without a reason")));
+}
+
 TEST_F(JoinSessionTest, SaysSinceWhenItAsks) {
   coordinator_.on_start = [this] {
     if (coordinator_.streams() == 1) {

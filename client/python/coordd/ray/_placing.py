@@ -29,8 +29,10 @@ class Bundles:
         if not self._group.wait(timeout_s):  # ready() would start a process to say so
             self.give_back()
             where = "on a node" if self._hosts == 1 else f"on each of {self._hosts} nodes" if self._hosts else f"{self._count} times"
-            raise HorovodInternalError(f"Ray has found no room for {bundle} {where} within {timeout_s:g} s; `ray status` says what there is",
-                                       "DEADLINE_EXCEEDED")
+            there = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+            raise HorovodInternalError(f"Ray has found no room for {bundle} {where} within {timeout_s:g} s: of all its nodes it has {there}, "
+                                       "some of which may be in use (`ray status`); cpus_per_worker= and gpus_per_worker= say what "
+                                       "a worker asks for", "DEADLINE_EXCEEDED")
 
     def start(self, kind: type, slot: int) -> Any:
         """An actor; it may wait for room."""

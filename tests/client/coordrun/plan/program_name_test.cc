@@ -33,6 +33,7 @@ TEST(ProgramName, LooksBehindWhatStartsOtherPrograms) {
   EXPECT_EQ(NameOf("python -m coordd.horovod -m pkg.mod"), "pkg.mod");
   EXPECT_EQ(NameOf("numactl -N 0 nice -n 5 python train.py"), "train");
   EXPECT_EQ(NameOf("singularity exec --nv -B /data image.sif python train.py"), "train");
+  EXPECT_EQ(NameOf("ch-run -b /data ./image -- python train.py"), "train");
   EXPECT_EQ(NameOf("nsys profile -o out --stats true python train.py"), "train");
 }
 

@@ -455,6 +455,19 @@ TEST(RunState, OfAPodThatIsToEndIsGoodWhenItsWorkersLeave) {
   EXPECT_EQ(state.exit_status(), 0);
 }
 
+TEST(RunState, OfAPodThatIsToEndSaysByItsStatusThatItsProgramIsNotDone) {
+  RunOptions options = PodOptions(1);
+  options.drained_status = 143;
+  RunState drained(options, kStart);
+  drained.SignalReceived(SIGTERM, At(1));
+  drained.WorkerEnded(0, kGood, At(3));
+  EXPECT_TRUE(drained.has_drained());
+  EXPECT_EQ(drained.exit_status(), 143);
+  RunState done(options, kStart);
+  done.WorkerEnded(0, kGood, At(3));
+  EXPECT_EQ(done.exit_status(), 0);
+}
+
 TEST(RunState, OfAPodThatIsToEndFailsWhenAWorkerDoesNotLeave) {
   RunState late(PodOptions(2), kStart);
   late.SignalReceived(SIGTERM, At(1));
