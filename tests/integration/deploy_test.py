@@ -189,8 +189,9 @@ class ImageTest(processes.TestCase):
         return done.stdout.strip()
 
     def in_container(self, command, container=None):
-        """One at a time in the same container: of two `buildah run` that begin at once one fails where the other makes its mount points."""
-        return [*self.buildah, "run", "--isolation", "chroot", "--network", "host", "--env", f"COORDD_TEST_ID={self.test_id}",
+        """One at a time in the same container: of two `buildah run` that begin at once one fails where the other makes its mount points.
+        The host's name is the machine's, as where podman has its network; buildah would give each container one of its own."""
+        return [*self.buildah, "run", "--isolation", "chroot", "--network", "host", "--hostname", os.uname().nodename, "--env", f"COORDD_TEST_ID={self.test_id}",
                 container or self.container, "--", *command]
 
     def test_the_container_runs_coordd(self):
