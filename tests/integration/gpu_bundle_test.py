@@ -48,7 +48,7 @@ class GpuBundleTest(GpuRunCase):
         wrapper = ()
         if os.geteuid() == 0:
             hide = "\n".join(f"mount -t tmpfs none {processes.BUILD}/{folder}" for folder in ("bin", "lib", "tests"))
-            wrapper = ("unshare", "--mount", "bash", "-euc", hide + '\nexec "$@"', "bash")
+            wrapper = ("unshare", "--mount", "bash", "-euc", hide + '\ncd /\nexec "$@"', "bash")  # pyenv's python3 wants a folder that is there
         status, text = self.gpu_run("--stages", "facts driver-probe nccl-probe kernels collectives torch bench-1 nvml", "--quiet",
                                     wrapper=wrapper, MAX_BYTES=4096)
         self.assertEqual(status, 0, text)
