@@ -141,8 +141,10 @@ constexpr VariableRow kRows[] = {
      "proved so, and what follows goes in plain. What goes over UCX (`COORDD_TRANSPORT=ucx`) or "
      "NCCL is never encrypted. All ranks choose alike."},
     {"COORDD_TCP_CONNECTIONS", kHost, "Connections between two ranks", "1 to 16", "1", "workers",
-     "How many connections of coordd's own TCP each two ranks of different nodes have. Messages of "
-     "more than 256 KiB go over all of them in turn. More than one helps where the network gives "
+     "How many connections of coordd's own TCP each two ranks of different nodes have. What is cut "
+     "into several messages goes over all of them in turn: of collectives what is larger than "
+     "256 KiB, of a broadcast between two nodes than 4 MiB. More than one helps where the network "
+     "gives "
      "one connection only a part of a link, as clouds do for each flow, and as links do that are "
      "bonded, or paths that are chosen, by a connection's ports; elsewhere it helps nothing. All "
      "ranks choose alike."},
