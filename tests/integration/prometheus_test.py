@@ -38,7 +38,7 @@ class PrometheusTest(processes.TestCase):
                         f"{total} is {prometheus.value(total)}, expected {expected}")
         # Of histograms the sum and the count are kept.
         self.assertEqual(prometheus.series("coordd_worker_execution_seconds_bucket"), [])
-        self.assertGreater(prometheus.value("sum(coordd_worker_execution_seconds_count)"), 0)
+        self.assertTrue(wait_for(lambda: (prometheus.value("sum(coordd_worker_execution_seconds_count)") or 0) > 0), prometheus.text())
 
         self.assertEqual(workers[3].ask("leave"), "ok")
         workers[3].end()

@@ -10,7 +10,7 @@ import urllib.request
 
 from tests.launchers.slurm_cluster import free_ports
 from tests.support import processes
-from tests.support.processes import Process
+from tests.support.processes import Process, wait_for
 
 FOLDER = os.path.join(processes.ROOT, "deploy", "prometheus")
 CONFIG = os.path.join(FOLDER, "prometheus.yml")
@@ -74,6 +74,13 @@ class Prometheus(Process):
         """What a query answers: a list of {"metric": labels, "value": [time, text]}."""
         data = self._get("/api/v1/query", query=expression)
         return [] if data is None else data["result"]
+
+    def answered(self, expression):
+        """What a query answers, as soon as there is something. A rate has no value before two scrapes of what it is of, and the ranks of
+        a new generation are new targets."""
+        found = []
+        wait_for(lambda: found.extend(self.series(expression)) or found)
+        return found
 
     def value(self, expression):
         """The value of the first series; None while there is none."""
