@@ -33,7 +33,7 @@ coordd_test(shm_transport_test SOURCES transport/shm/shm_transport_test.cc LIBS 
 coordd_test(large_tensor_test SOURCES host/large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
 coordd_test(tcp_transport_test SOURCES transport/tcp/tcp_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 120 ALONE)
 coordd_unit_tests(tcp_pure_tests LIBS coordd_data_plane_testing PURE FILES transport/tcp/message_link transport/tcp/unspoken_ends)
-coordd_unit_tests(tcp_tests LIBS coordd_data_plane_testing OpenSSL::SSL FILES transport/tcp/tls_handshake transport/tcp/tcp_listener transport/tcp/tcp_record transport/tcp/tcp_connections transport/tcp/tcp_rank transport/tcp/tcp_strangers)
+coordd_unit_tests(tcp_tests LIBS coordd_data_plane_testing OpenSSL::SSL FILES transport/tcp/tls_handshake transport/tcp/tcp_listener transport/tcp/tcp_record transport/tcp/tcp_connections transport/tcp/tcp_rank transport/tcp/tcp_strangers transport/tcp/tcp_traffic)
 if(COORDD_HAVE_UCX)
   coordd_test(ucx_transport_test SOURCES transport/ucx/ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
   coordd_unit_tests(ucx_pure_tests LIBS coordd_data_plane_testing PURE FILES transport/ucx/ucx_settings)

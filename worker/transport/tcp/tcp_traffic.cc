@@ -72,6 +72,10 @@ void TcpTraffic::WantsFlush(TcpConnection& connection) {
   to_flush_.push_back(&connection);
 }
 
+bool TcpTraffic::IsLeft(const TcpConnection& connection) const {
+  return leaves_unexpected_ && connection.link.pending() == 0 && !connection.only_reads;
+}
+
 // Of peers with several connections, others than the first are read where something is expected.
 bool TcpTraffic::ReadUnasked() {
   bool moved = false;
@@ -80,7 +84,8 @@ bool TcpTraffic::ReadUnasked() {
   // Whoever is lost leaves connected_, and another one takes its place: that has its turn later.
   for (size_t i = 0; few && i < connected_.size(); ++i) {
     TcpConnection& connection = *connected_[i];
-    if (connection.number == 0 || connection.link.pending() > 0) moved |= Read(connection);
+    const bool is_read = connection.number == 0 || connection.link.pending() > 0;
+    if ((is_read && !IsLeft(connection)) || connection.only_reads) moved |= Read(connection);
   }
   return moved;
 }
@@ -90,7 +95,7 @@ bool TcpTraffic::OnReady(TcpConnection& connection, uint32_t events) {
     KeepEvents(connection, /*is_blocked=*/false);
     if (!std::exchange(connection.is_to_flush, true)) to_flush_.push_back(&connection);
   }
-  return (events & ~EPOLLOUT) != 0u && Read(connection);
+  return (events & ~EPOLLOUT) != 0u && !IsLeft(connection) && Read(connection);
 }
 
 // Where what comes may be much, no more than a header is read that has no place yet.
@@ -103,7 +108,7 @@ absl::Span<std::byte> TcpTraffic::RoomBeside(TcpConnection& connection) {
 bool TcpTraffic::Read(TcpConnection& connection) {
   bool moved_any = false;
   for (int i = 0; connection.stream != nullptr; ++i) {
-    if (i >= kReadsPerTurn) {
+    if (i >= kReadsPerTurn || (i > 0 && IsLeft(connection))) {
       // Of what is not at the socket any more epoll does not tell.
       if (connection.stream->has_buffered()) to_read_.push_back(&connection);
       break;
@@ -125,6 +130,13 @@ bool TcpTraffic::Read(TcpConnection& connection) {
     if (got.was_all) break;
   }
   return moved_any;
+}
+
+// What its peer has said before that is still to be received.
+void TcpTraffic::ReadToItsEnd(TcpConnection& connection) {
+  const bool left = std::exchange(leaves_unexpected_, false);
+  while (Read(connection)) continue;
+  leaves_unexpected_ = left;
 }
 
 bool TcpTraffic::FlushAll() {
@@ -153,8 +165,7 @@ bool TcpTraffic::Flush(TcpConnection& connection) {
       return moved_any;
     }
     if (moved.is_over) {
-      // What it has said before its end is still to be read.
-      Read(connection);
+      ReadToItsEnd(connection);
       if (connection.stream != nullptr) on_end_(connection, End::kEnded, std::move(moved.why));
       return true;
     }

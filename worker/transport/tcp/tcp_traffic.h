@@ -40,6 +40,9 @@ class TcpTraffic {
   void WantsFlush(TcpConnection& connection);
   // Writes, to those that have room. Whether anything has moved.
   bool FlushAll();
+  // What comes over connections for which nothing is under way stays with the kernel, which copies
+  // it once where it belongs, instead of being kept here and copied twice; or is read all the same.
+  void LeaveUnexpected(bool leave) { leaves_unexpected_ = leave; }
   // Reads what is to be read without asking the PollSet. Whether anything has moved.
   bool ReadUnasked();
   // Whether that is all, unless somebody is blocked.
@@ -61,6 +64,9 @@ class TcpTraffic {
 
  private:
   bool Flush(TcpConnection& connection);
+  void ReadToItsEnd(TcpConnection& connection);
+  // Whether what has come over it stays with the kernel.
+  bool IsLeft(const TcpConnection& connection) const;
   absl::Span<std::byte> RoomBeside(TcpConnection& connection);
   void KeepEvents(TcpConnection& connection, bool is_blocked);
   uint64_t KeyOf(const TcpConnection& connection) const;
@@ -81,6 +87,7 @@ class TcpTraffic {
   int32_t blocked_ = 0;                   // those whose connection has no room
   std::vector<std::byte> scratch_;        // what is read that has no place yet
   std::vector<std::byte> sealing_;        // of who encrypts: what is about to be sent
+  bool leaves_unexpected_ = false;
 };
 
 }  // namespace coordd

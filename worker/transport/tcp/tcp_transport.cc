@@ -155,6 +155,8 @@ bool TcpTransport::Progress() {
   if (dropped_.ok()) {
     if (!wanted_.empty()) MeetWanted();
     moved |= traffic_.FlushAll();
+    // Who has nothing better to do reads it: its sender may wait for that.
+    traffic_.LeaveUnexpected(turns_.still < kBriskTurns);
     if (IsToLook()) moved |= Poll();
     moved |= traffic_.FlushAll();  // what was asked for
     if (turns_.all % kTurnsPerClock == 0 && memory_.pending() > 0) {
@@ -318,13 +320,16 @@ void TcpTransport::DropEverything(const absl::Status& status) {
 // Who closes what it has not read lets the system throw away what it has sent.
 void TcpTransport::SayGoodbye() {
   const absl::Time deadline = clock_.Now() + kGoodbyeTimeout;
+  traffic_.LeaveUnexpected(false);
   while (traffic_.has_unsent() && clock_.Now() < deadline) {
     traffic_.FlushAll();
     Poll();
   }
   const std::vector<TcpConnection*> connected = traffic_.connected();
   for (TcpConnection* const connection : connected) traffic_.EndSending(*connection);
-  for (TcpConnection* const connection : connected) traffic_.Read(*connection);
+  for (TcpConnection* const connection : connected) {
+    while (traffic_.Read(*connection) && clock_.Now() < deadline) continue;
+  }
 }
 
 }  // namespace coordd
