@@ -31,7 +31,8 @@ if(TARGET glm)
   install(DIRECTORY client/examples/glm DESTINATION share/coordd/examples FILES_MATCHING PATTERN "*.cc" PATTERN "*.h")
 endif()
 
-install(FILES LICENSE DESTINATION share/coordd)
+# What the programs name in their help and their log, and what these pages name most.
+install(FILES LICENSE docs/ALERTS.md docs/COORDRUN.md docs/METRICS.md docs/RUNBOOK.md docs/SECURITY.md DESTINATION share/coordd)
 install(DIRECTORY deploy DESTINATION share/coordd OPTIONAL)
 install(FILES client/c_api/coordd.h client/c_api/collectives.h client/c_api/comm.h client/c_api/leaving.h client/c_api/memory.h client/c_api/process_sets.h client/c_api/store.h client/cpp/comm.hpp client/cpp/coordd.hpp client/cpp/process_sets.hpp client/cpp/store.hpp client/cpp/tensors.hpp DESTINATION include/coordd)
 

@@ -357,7 +357,8 @@ void AddEventsCommand(CLI::App& app, Arguments* arguments) {
   CLI::App* events = app.add_subcommand(
       "events",
       "What has happened: who joined, left or was lost and why, which generation followed, what "
-      "stalled. docs/RUNBOOK.md says what to do about each line");
+      "stalled. RUNBOOK.md (share/coordd of an installation, docs of the sources) says what to do "
+      "about each line");
   events->add_option("JOB,--job", arguments->job, "only those of this one");
   events->add_option("--limit", arguments->limit, "only the newest so many")
       ->check(NumberFrom(1, 8192));
@@ -375,7 +376,8 @@ void AddDismissCommands(CLI::App& app, Arguments* arguments) {
       "collective. Who has not left when the grace is over is evicted. Needs an elastic job "
       "(coordrun --min-np) whose program commits (coordd.elastic); refused where fewer than "
       "min_workers would be left. A drained node takes no new workers of the job, until --lift or "
-      "the end of the job. Survives the end of coordd. docs/RUNBOOK.md says how to empty a node");
+      "the end of the job. Survives the end of coordd. RUNBOOK.md (share/coordd of an "
+      "installation, docs of the sources) says how to empty a node");
   drain->add_option("--grace", arguments->dismiss.grace_seconds, "seconds until eviction [60]")
       ->check(NumberFrom(0.001, 604800.0, "seconds"));
   CLI::App* evict = app.add_subcommand(

@@ -4,10 +4,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/named_file.h"
 #include "common/base/private_file.h"
 #include "common/base/status_macros.h"
 
@@ -39,13 +39,11 @@ absl::Status CheckKind(absl::string_view named_by, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path,
-                                          bool* has_end) {
+                                          bool* has_end, absl::Duration pipe_within) {
   COORDD_RETURN_IF_ERROR(CheckKind(named_by, path));
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
-  std::string text(kMaxTokenFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
+  const absl::StatusOr<std::string> read = ReadNamedFile(path, kMaxTokenFileBytes, pipe_within);
+  if (!read.ok()) return Refused(named_by, path, read.status().message());
+  const std::string& text = *read;
   if (text.size() > kMaxTokenFileBytes) {
     return Refused(named_by, path,
                    absl::StrCat("is larger than ", kMaxTokenFileBytes, " bytes; expected a token"));

@@ -84,23 +84,62 @@ inline std::vector<std::string> KnownArguments(const CLI::App& app, bool flags) 
 }
 
 // What other programs call what a flag of ours is for, in the order in which ours are to be tried.
-// Empty: nothing is known, or the program has no such flag.
+// One that is mistyped is taken for what it is like. Empty: nothing is known, or the program has no
+// such flag.
 inline std::string FlagMeant(const std::string& word, const std::vector<std::string>& known) {
   static constexpr const char* kMeans[][2] = {
-      {"addr", "coordinator"},   {"addr", "listen"},        {"address", "coordinator"},
-      {"address", "listen"},     {"server", "coordinator"}, {"endpoint", "coordinator"},
-      {"coordd", "coordinator"}, {"url", "coordinator"},    {"host", "coordinator"},
-      {"port", "coordinator"},   {"port", "listen"},        {"bind", "listen"},
-      {"job-name", "job"},       {"job-id", "job"},         {"name", "job"},
-      {"num-workers", "np"},     {"workers", "np"},         {"nproc", "np"},
-      {"nprocs", "np"},          {"ntasks", "np"},          {"min-workers", "min-np"},
-      {"max-workers", "max-np"}, {"hosts", "hostfile"},     {"ca", "tls-ca"},
-      {"cacert", "tls-ca"},      {"cert", "tls-cert"},      {"key", "tls-key"},
-      {"state", "store"},        {"data-dir", "store"},     {"tail", "follow"},
+      {"addr", "coordinator"},
+      {"addr", "listen"},
+      {"address", "coordinator"},
+      {"address", "listen"},
+      {"server", "coordinator"},
+      {"endpoint", "coordinator"},
+      {"coordd", "coordinator"},
+      {"url", "coordinator"},
+      {"host", "coordinator"},
+      {"port", "coordinator"},
+      {"port", "listen"},
+      {"bind", "listen"},
+      {"job-name", "job"},
+      {"job-id", "job"},
+      {"name", "job"},
+      {"num-workers", "np"},
+      {"workers", "np"},
+      {"nproc", "np"},
+      {"nprocs", "np"},
+      {"ntasks", "np"},
+      {"min-workers", "min-np"},
+      {"max-workers", "max-np"},
+      {"hosts", "hostfile"},
+      {"ca", "tls-ca"},
+      {"cacert", "tls-ca"},
+      {"cert", "tls-cert"},
+      {"key", "tls-key"},
+      {"state", "store"},
+      {"data-dir", "store"},
+      {"tail", "follow"},
       {"last", "limit"},
+      {"n", "limit"},
+      {"watch", "follow"},
+      {"rank", "first-rank"},
+      {"node-rank", "first-rank"},
+      {"world-size", "size"},
+      {"num-processes", "np"},
+      {"ranks", "np"},
+      {"http-port", "http"},
+      {"data", "store"},
+      {"state-dir", "store"},
+      {"log-dir", "output-dir"},
   };
+  std::vector<std::string> words;
   for (const auto& [theirs, ours] : kMeans)
-    if (word == theirs && std::find(known.begin(), known.end(), ours) != known.end()) return ours;
+    if (std::find(known.begin(), known.end(), ours) != known.end()) words.emplace_back(theirs);
+  const bool is_theirs = std::find(words.begin(), words.end(), word) != words.end();
+  const std::string own = is_theirs ? "" : NearestWord(word, known);
+  if (!own.empty()) return own;
+  const std::string meant = is_theirs ? word : NearestWord(word, words);
+  for (const auto& [theirs, ours] : kMeans)
+    if (meant == theirs && std::find(known.begin(), known.end(), ours) != known.end()) return ours;
   return "";
 }
 
@@ -122,10 +161,10 @@ inline std::string UnknownArgument(const CLI::App& app) {
                " " + name;
     }
   }
-  const std::string word = is_flag ? name.substr(name.find_first_not_of('-')) : name;
+  std::string word = is_flag ? name.substr(name.find_first_not_of('-')) : name;
+  if (is_flag) std::replace(word.begin(), word.end(), '_', '-');
   const std::vector<std::string> known = KnownArguments(app, is_flag);
-  std::string nearest = is_flag ? FlagMeant(word, known) : "";
-  if (nearest.empty()) nearest = NearestWord(word, known);
+  const std::string nearest = is_flag ? FlagMeant(word, known) : NearestWord(word, known);
   std::string text = (is_flag ? "there is no flag " : "unexpected argument ") + name;
   if (!nearest.empty())
     text += std::string(", did you mean ") + (is_flag ? "--" : "") + nearest + "?";

@@ -288,9 +288,9 @@ absl::StatusOr<Signed> LoadAuthority(const std::string& directory) {
                      ", which signs more certificates: expected the "
                      "directory of a `coordctl certs`, from which ca.key was not removed"));
   }
-  COORDD_RETURN_IF_ERROR(files.Validate());
-  const TlsOwned<BIO> certificate(BIO_new_file(files.cert.c_str(), "r"));
-  const TlsOwned<BIO> key(BIO_new_file(files.key.c_str(), "r"));
+  COORDD_ASSIGN_OR_RETURN(const TlsPems pems, ReadTls(files));
+  const TlsOwned<BIO> certificate = Reading(pems.cert);
+  const TlsOwned<BIO> key = Reading(pems.key);
   if (certificate == nullptr || key == nullptr) return TlsLibraryError("read the authority");
   Signed ca{TlsOwned<EVP_PKEY>(PEM_read_bio_PrivateKey(key.get(), nullptr, nullptr, nullptr)),
             TlsOwned<X509>(PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr))};

@@ -83,9 +83,9 @@ absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side) {
 }
 
 absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
-  const TlsOwned<BIO> in(BIO_new_file(file.c_str(), "r"));
-  const TlsOwned<X509> read(in == nullptr ? nullptr
-                                          : PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+  COORDD_ASSIGN_OR_RETURN(const std::string pem, ReadPem("certificate", file));
+  const TlsOwned<BIO> in = Reading(pem);
+  const TlsOwned<X509> read(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
   tm begin = {}, end = {};
   if (read == nullptr || ASN1_TIME_to_tm(X509_get0_notBefore(read.get()), &begin) != 1 ||
@@ -102,8 +102,9 @@ absl::StatusOr<CertificateFacts> ReadCertificateFacts(const std::string& file) {
 
 std::string AuthoritiesIn(const std::string& file) {
   std::vector<std::string> names;
-  const TlsOwned<BIO> in(BIO_new_file(file.c_str(), "r"));
-  for (size_t i = 0; in != nullptr && i < kMostAuthorities; ++i) {
+  const std::string pem = ReadPem("authority", file).value_or("");
+  const TlsOwned<BIO> in = Reading(pem);
+  for (size_t i = 0; i < kMostAuthorities; ++i) {
     const TlsOwned<X509> one(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
     if (one == nullptr) break;
     names.push_back(NameText(X509_get_subject_name(one.get())));
@@ -113,7 +114,7 @@ std::string AuthoritiesIn(const std::string& file) {
 }
 
 absl::Status CheckOwnPem(const std::string& pem, const std::string& file, TlsSide side) {
-  const TlsOwned<BIO> in(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const TlsOwned<BIO> in = Reading(pem);
   const TlsOwned<X509> own(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
   const std::string wrong = own == nullptr ? " cannot be read" : WhatIsWrong(own.get(), side);
   ERR_clear_error();

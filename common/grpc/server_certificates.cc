@@ -36,10 +36,6 @@ std::vector<absl::Time> EndsIn(const std::string& pem) {
   return ends;
 }
 
-TlsOwned<BIO> Reading(const std::string& pem) {
-  return TlsOwned<BIO>(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
-
 TlsOwned<X509> NextCertificate(BIO* from) {
   return TlsOwned<X509>(PEM_read_bio_X509(from, nullptr, nullptr, nullptr));
 }

@@ -10,14 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/named_file.h"
 #include "common/base/private_file.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/certificate_names.h"
@@ -27,27 +24,7 @@ namespace coordd {
 namespace {
 
 // A chain of certificates is some kilobytes; more is not a PEM file.
-constexpr int64_t kMaxPemBytes = 1 << 20;
-
-absl::StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path) {
-  struct stat file = {};
-  if (stat(path.c_str(), &file) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TLS ", option, " ", path, " cannot be read: ", std::strerror(errno)));
-  }
-  if (!S_ISREG(file.st_mode) || file.st_size > kMaxPemBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TLS ", option, " ", path, " is not a PEM file of at most 1 MiB"));
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TLS ", option, " ", path, " cannot be read: ", std::strerror(errno)));
-  }
-  return text.str();
-}
+constexpr size_t kMaxPemBytes = 1 << 20;
 
 absl::Status CheckKeyPermissions(const std::string& path) {
   struct stat file = {};
@@ -62,7 +39,7 @@ absl::Status CheckKeyPermissions(const std::string& path) {
 }
 
 TlsOwned<X509> ParseCertificate(const std::string& pem) {
-  const TlsOwned<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const TlsOwned<BIO> bio = Reading(pem);
   TlsOwned<X509> result(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
   return result;
@@ -84,7 +61,7 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
     return absl::InvalidArgumentError(
         absl::StrCat("TLS authority ", files.ca, " holds no certificate in PEM form"));
   }
-  const TlsOwned<BIO> bio(BIO_new_mem_buf(key.data(), static_cast<int>(key.size())));
+  const TlsOwned<BIO> bio = Reading(key);
   // An encrypted key must not ask for its passphrase on the terminal.
   auto no_passphrase = [](char*, int, int, void*) { return -1; };
   const TlsOwned<EVP_PKEY> private_key(
@@ -104,6 +81,21 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& path) {
+  const auto refused = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("TLS ", what, " ", path, " ", why));
+  };
+  struct stat file = {};
+  // Each is read several times, so that a pipe will not do.
+  if (stat(path.c_str(), &file) == 0 && !S_ISREG(file.st_mode)) {
+    return refused(absl::StrCat("is ", KindOfFile(file.st_mode), "; expected a PEM file"));
+  }
+  const absl::StatusOr<std::string> text = ReadNamedFile(path, kMaxPemBytes);
+  if (!text.ok()) return refused(text.status().message());
+  if (text->size() > kMaxPemBytes) return refused("is not a PEM file of at most 1 MiB");
+  return text;
+}
 
 absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files) {
   for (const auto& [path, option, what] :

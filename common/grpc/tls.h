@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -33,6 +34,10 @@ struct TlsPems {
 };
 // INVALID_ARGUMENT: as Validate, also where none are set.
 absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files);
+
+// One of them. `what` names it: "key". INVALID_ARGUMENT: it cannot be read, or is no file, which
+// is not waited for.
+absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& path);
 
 // The credentials of a server. Without TLS they are insecure. Otherwise both sides show
 // certificates, and the client checks the server's name.

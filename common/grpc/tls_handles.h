@@ -9,6 +9,7 @@
 #include <openssl/x509v3.h>
 
 #include <memory>
+#include <string>
 
 namespace coordd {
 
@@ -24,5 +25,10 @@ struct TlsFreer {
 };
 template <typename T>
 using TlsOwned = std::unique_ptr<T, TlsFreer>;
+
+// Reads `pem`, which outlives it.
+inline TlsOwned<BIO> Reading(const std::string& pem) {
+  return TlsOwned<BIO>(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
 
 }  // namespace coordd

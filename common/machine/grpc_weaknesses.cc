@@ -67,7 +67,7 @@ std::string GrpcWeaknessText(absl::string_view version) {
   const std::vector<std::string> names = GrpcWeaknesses(version);
   if (names.empty()) return "";
   return absl::StrCat("released with ", absl::StrJoin(names, ", "),
-                      ", all of which coordd was tried with (docs/SECURITY.md)");
+                      ", all of which coordd was tried with (SECURITY.md)");
 }
 
 }  // namespace coordd

@@ -57,17 +57,32 @@ absl::Status CoordinatorState::MayCall(const Caller& caller, Call call, const st
 void CoordinatorState::ForAllJobs(
     const Caller& caller, Call call, absl::string_view token,
     absl::FunctionRef<void(const Jobs::value_type&, const absl::Status&)> visit) const {
+  const TokenTried tried = TryForAll(caller, call, token);
+  for (const auto& entry : jobs_) visit(entry, MayCallHaving(tried, caller, call, entry));
+}
+
+CoordinatorState::TokenTried CoordinatorState::TryForAll(const Caller& caller, Call call,
+                                                         absl::string_view token) const {
   const std::string all;  // as the name of a job
-  const absl::Status may_try = wrong_tokens_.MayTry(caller, all, last_now_);
-  bool is_right = false, is_wrong = false;
+  const TokenTried tried{.token = token, .may_try = wrong_tokens_.MayTry(caller, all, last_now_)};
+  if (token.empty() || GrantOf(caller.identity.role, call) != Grant::kOwn) return tried;
+  bool is_wrong = false;
   for (const auto& entry : jobs_) {
-    const bool counts = TokenMatters(caller, call, entry, token);
-    const bool is_looked_at = may_try.ok() || IsRightAndHard(*entry.second, token);
-    const JobClaim claim = ClaimOf(entry, counts && is_looked_at ? token : "");
-    if (counts) (claim.knows_token ? is_right : is_wrong) = true;
-    visit(entry, counts && !is_looked_at ? may_try : coordd::MayCall(caller.identity, call, claim));
+    if (!TokenMatters(caller, call, entry, token)) continue;
+    const bool is_looked_at = tried.may_try.ok() || IsRightAndHard(*entry.second, token);
+    if (is_looked_at && entry.second->IsKnownBy(token)) return tried;
+    is_wrong = true;
   }
-  if (may_try.ok() && is_wrong && !is_right) wrong_tokens_.Note(caller, all, last_now_);
+  if (tried.may_try.ok() && is_wrong) wrong_tokens_.Note(caller, all, last_now_);
+  return tried;
+}
+
+absl::Status CoordinatorState::MayCallHaving(const TokenTried& tried, const Caller& caller,
+                                             Call call, const Jobs::value_type& entry) {
+  const bool counts = TokenMatters(caller, call, entry, tried.token);
+  const bool is_looked_at = tried.may_try.ok() || IsRightAndHard(*entry.second, tried.token);
+  if (counts && !is_looked_at) return tried.may_try;
+  return coordd::MayCall(caller.identity, call, ClaimOf(entry, counts ? tried.token : ""));
 }
 
 JobClaim CoordinatorState::ClaimOf(const Jobs::value_type& entry, absl::string_view token) {
@@ -110,26 +125,50 @@ void CoordinatorState::NoteToken(const std::shared_ptr<const Caller>& caller,
 
 absl::Status CoordinatorState::DescribeTo(const Caller& caller, const v1::GetStateRequest& request,
                                           absl::Time now, v1::ServerState* state) const {
-  state->set_epoch(ToInt(epoch_));
   const std::string& wanted = request.job();
-  absl::Status refused;
-  const auto describe = [&](const Jobs::value_type& entry, const absl::Status& allowed) {
-    if (refused.ok()) refused = allowed;
-    if (allowed.ok()) entry.second->Describe(now, state->add_jobs());
-  };
   if (wanted.empty()) {
-    ForAllJobs(caller, Call::kGetState, request.token(), describe);
-    return state->jobs().empty() ? OfNoJob(caller, Call::kGetState, refused) : absl::OkStatus();
+    ToldSoFar told;
+    for (bool goes_on = true; goes_on;) {
+      COORDD_ASSIGN_OR_RETURN(goes_on, DescribeNextTo(caller, request, now, &told, state));
+    }
+    return absl::OkStatus();
   }
+  state->set_epoch(ToInt(epoch_));
+  absl::Status refused;
   bool is_known = false;
   for (const auto& entry : jobs_) {
     // A name that begins like one's own may be another's all the same: each is asked for.
     if (!IsOrIsGroupOf(entry.first, wanted)) continue;
     is_known = true;
-    describe(entry, MayCall(caller, Call::kGetState, entry.first, request.token()));
+    const absl::Status allowed = MayCall(caller, Call::kGetState, entry.first, request.token());
+    refused.Update(allowed);
+    if (allowed.ok()) entry.second->Describe(now, state->add_jobs());
   }
   if (!is_known) return MayCall(caller, Call::kGetState, wanted, request.token());
   return state->jobs().empty() ? refused : absl::OkStatus();
+}
+
+absl::StatusOr<bool> CoordinatorState::DescribeNextTo(const Caller& caller,
+                                                      const v1::GetStateRequest& request,
+                                                      absl::Time now, ToldSoFar* told,
+                                                      v1::ServerState* state) const {
+  state->set_epoch(ToInt(epoch_));
+  if (!std::exchange(told->has_begun, true))
+    told->tried = TryForAll(caller, Call::kGetState, request.token());
+  size_t bytes = 0;
+  int looked_at = 0;
+  for (auto it = jobs_.upper_bound(told->after); it != jobs_.end(); ++it) {
+    if (bytes >= kDescribedInTurn || looked_at++ == kLookedAtInTurn) return true;
+    told->after = it->first;
+    const absl::Status allowed = MayCallHaving(told->tried, caller, Call::kGetState, *it);
+    told->refused.Update(allowed);
+    if (!allowed.ok()) continue;
+    it->second->Describe(now, state->add_jobs());
+    bytes += state->jobs(state->jobs_size() - 1).ByteSizeLong();
+  }
+  if (!state->jobs().empty()) return false;
+  COORDD_RETURN_IF_ERROR(OfNoJob(caller, Call::kGetState, told->refused));
+  return false;
 }
 
 // By its name, or the only one that the caller may do it to.

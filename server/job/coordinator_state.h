@@ -72,6 +72,24 @@ class CoordinatorState {
   // for, or there are jobs and it may see none of them.
   absl::Status DescribeTo(const Caller& caller, const v1::GetStateRequest& request, absl::Time now,
                           v1::ServerState* state) const;
+  // What was brought as a guess at the tokens of all jobs, which is one guess.
+  struct TokenTried {
+    absl::string_view token;
+    absl::Status may_try;  // UNAVAILABLE: only jobs whose token it is and is hard to guess count
+  };
+  // How far a caller has been told of all jobs, over several turns.
+  struct ToldSoFar {
+    std::string after;     // the last job that was looked at; empty: none
+    TokenTried tried;      // since the first part
+    absl::Status refused;  // why the first that he may not see is not told of
+    bool has_begun = false;
+  };
+  // The same of all jobs in parts, as DescribeNext. Returns whether there is another one to come;
+  // `request` lives until then. No part looks at more than kLookedAtInTurn jobs.
+  static constexpr int kLookedAtInTurn = 1024;
+  absl::StatusOr<bool> DescribeNextTo(const Caller& caller, const v1::GetStateRequest& request,
+                                      absl::Time now, ToldSoFar* told,
+                                      v1::ServerState* state) const;
   // ToString of who has made the job; empty: nobody whose name is known, or there is no such job.
   std::string OwnerOf(const std::string& job) const;
   // Whether `caller`, who brings `token`, may call this for `job`. PERMISSION_DENIED: who may.
@@ -100,6 +118,9 @@ class CoordinatorState {
   void ForAllJobs(
       const Caller& caller, Call call, absl::string_view token,
       absl::FunctionRef<void(const Jobs::value_type&, const absl::Status&)> visit) const;
+  TokenTried TryForAll(const Caller& caller, Call call, absl::string_view token) const;
+  static absl::Status MayCallHaving(const TokenTried& tried, const Caller& caller, Call call,
+                                    const Jobs::value_type& entry);
   static JobClaim ClaimOf(const Jobs::value_type& entry, absl::string_view token);
   static bool TokenMatters(const Caller& caller, Call call, const Jobs::value_type& entry,
                            absl::string_view token);

@@ -7,18 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/protocol/process_set_parts.h"
 #include "server/job/admission.h"
 
 namespace coordd {
 
-absl::Status Survivors::AddReport(int32_t size, v1::RecoveryReport report,
-                                  v1::RecoveryReport& whole) {
-  if (report.lanes_size() > 0) whole.mutable_lanes()->Swap(report.mutable_lanes());
-  if (!report.has_process_sets()) return absl::OkStatus();
-  const int32_t checked = whole.process_sets().sets_size();
-  COORDD_RETURN_IF_ERROR(AddPart(report.process_sets(), *whole.mutable_process_sets()));
-  return CheckProcessSets(whole.process_sets(), size, checked);
+absl::Status Survivors::AddReport(int32_t size, v1::RecoveryReport report, JobWorker& survivor) {
+  if (report.lanes_size() > 0) survivor.report.mutable_lanes()->Swap(report.mutable_lanes());
+  return report.has_process_sets() ? survivor.saying.Add(report.process_sets(), size)
+                                   : absl::OkStatus();
 }
 
 Topology Survivors::TopologyOf(const std::vector<SessionId>& sessions) const {
@@ -78,7 +74,8 @@ SetsLeft Survivors::Left(const std::vector<SessionId>& sessions) const {
   std::vector<std::shared_ptr<const v1::ProcessSets>> said;
   for (SessionId session : sessions) {
     const JobWorker& worker = workers_.at(session);
-    if (worker.previous_rank >= 0 && worker.its_sets != nullptr) said.push_back(worker.its_sets);
+    if (worker.previous_rank >= 0 && worker.its_sets.sets != nullptr)
+      said.push_back(worker.its_sets.sets);
   }
   return SetsLeft(std::move(said));
 }

@@ -32,7 +32,7 @@ class Survivors {
 
   // Takes the next part of what a survivor says of a generation of `size` ranks. A status breaks
   // the protocol.
-  static absl::Status AddReport(int32_t size, v1::RecoveryReport report, v1::RecoveryReport& whole);
+  static absl::Status AddReport(int32_t size, v1::RecoveryReport report, JobWorker& survivor);
   // The sets of the generation that is over are known here, and not only to its survivors.
   void KeepSets(SetsLeft sets) { known_ = std::move(sets); }
   // Once nobody looks at them any more.

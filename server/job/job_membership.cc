@@ -332,7 +332,7 @@ absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
                                         v1::RecoveryReport report, const Turn& turn) {
   const bool more = report.process_sets().more();
   const int32_t size = generation_->state().size();
-  COORDD_RETURN_IF_ERROR(Survivors::AddReport(size, std::move(report), worker.report));
+  COORDD_RETURN_IF_ERROR(Survivors::AddReport(size, std::move(report), worker));
   COORDD_RETURN_IF_ERROR(workers_.TakeReport(worker, /*is_whole=*/!more));
   if (more) return absl::OkStatus();
   worker.AwaitNext();

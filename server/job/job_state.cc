@@ -402,6 +402,7 @@ void JobState::Tick(const Turn& turn) {
   trace_.Tick(turn);
   WatchReturn(turn);
   WatchReforming(turn);
+  turn.Bury(workers_.shared().process_sets.TakeDead());
   Propose(turn);
   news_.Tell(
       {.members_may_act = reforming_.wanted() && !reforming_.limit_reached() && negotiating(),

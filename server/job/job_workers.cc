@@ -27,7 +27,7 @@ void JobWorker::Enter(Generation of, const Place& its, absl::Time now) {
   generation = of;
   previous_rank = -1;
   report.Clear();
-  its_sets.reset();
+  its_sets = {};
   device_use.reset();
   host_edges.reset();
   stack_asked = false;
@@ -74,7 +74,8 @@ int64_t SpaceOf(const std::shared_ptr<const Message>& told) {
 }
 
 int64_t ReportSpace(const JobWorker& worker) {
-  return static_cast<int64_t>(worker.report.SpaceUsedLong()) + SpaceOf(worker.its_sets);
+  return static_cast<int64_t>(worker.report.SpaceUsedLong()) + worker.saying.space() +
+         (worker.its_sets.IsAlone() ? worker.its_sets.space : 0);
 }
 
 }  // namespace
@@ -129,15 +130,13 @@ void JobWorkers::Enter(SessionId session, Generation of, const Place& its,
 
 absl::Status JobWorkers::TakeReport(JobWorker& worker, bool is_whole) {
   // All that go on have the same ones, as a rule.
-  if (is_whole && worker.report.has_process_sets()) {
-    worker.its_sets = shared_.process_sets.Keep(worker.report.process_sets());
-    worker.report.clear_process_sets();
-  }
+  if (is_whole) worker.its_sets = shared_.process_sets.Keep(std::exchange(worker.saying, {}));
   Recount(worker);
   if (words_.HasRoomFor(0)) return absl::OkStatus();
   const int64_t space = ReportSpace(worker);
   worker.report.Clear();
-  worker.its_sets.reset();
+  worker.its_sets = {};
+  shared_.process_sets.Forget(std::exchange(worker.saying, {}));
   Recount(worker);
   return NoRoomFor("this RecoveryReport", space, words_);
 }

@@ -33,8 +33,9 @@ struct JobWorker {
   // For a survivor that waits: the generation that it was in, its rank there and its report.
   Generation previous;
   int32_t previous_rank = -1;
-  v1::RecoveryReport report;                        // once it is whole, without its process sets
-  std::shared_ptr<const v1::ProcessSets> its_sets;  // null: it has told none
+  v1::RecoveryReport report;  // without its process sets
+  SaidSets saying;            // of them, until the report is whole
+  KeptSets::Kept its_sets;    // from then on
   absl::Time last_heard;
   ToldProgress progress;                            // of the last heartbeat
   v1::GpuHealth gpu_health;                         // likewise; nothing is set: it has told none

@@ -14,6 +14,7 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
 #include "coordd/v1/types.pb.h"
+#include "server/job/said_sets.h"
 
 namespace coordd {
 
@@ -74,7 +75,7 @@ class SharedWord {
 struct SharedWords {
   SharedWord<v1::DeviceUse> device_use;
   SharedWord<v1::HostEdges> host_edges;
-  SharedWord<v1::ProcessSets> process_sets;  // of those who wait for the next one
+  KeptSets process_sets;  // of those who wait for the next one
 };
 
 }  // namespace coordd

@@ -1,7 +1,10 @@
 #include "server/service/admin_service.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +37,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     COORDD_TSAN_RELEASE(this);
     Finish(std::move(status));
   }
+  // Calls `what`, which answers, on a thread of gRPC's: an answer may be large, and is written out
+  // by whoever gives it.
+  void Elsewhere(std::function<void()> what) {
+    COORDD_TSAN_RELEASE(&alarm_);
+    alarm_.Set(std::chrono::system_clock::now(), [this, what = std::move(what)](bool) {
+      COORDD_TSAN_ACQUIRE(&alarm_);
+      what();
+    });
+  }
 
  private:
   void OnDone() override {
@@ -42,6 +54,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   CallerShares::AnswerBytes held_;
+  grpc::Alarm alarm_;
 };
 
 std::string WhatIsTraced(const v1::TraceRequest& request) {
@@ -170,25 +183,39 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* co
                                                  const v1::GetStateRequest* request,
                                                  v1::ServerState* response) {
   auto* call = new UnaryCall();
-  auto caller = Begin(*context, *request);
+  const auto caller = Begin(*context, *request);
   if (!caller.ok()) {
     call->Answer(ToGrpc(caller.status()));
     return call;
   }
-  // Accepted queries are always called, and `request` and `response` live until Finish.
-  Query query = [this, request, response, call, who = *std::move(caller)](
-                    const CoordinatorState& state, absl::Time now) {
+  const auto answer = [this, request, response, call, who = *caller](const absl::Status& status) {
+    if (status.ok()) {
+      complete_(response);
+      return call->AnswerWith(*response, *who, {Name(Call::kGetState), request->job()}, shares_);
+    }
+    audit_.Note({.call = Call::kGetState, .caller = who, .job = request->job(), .outcome = status});
+    call->Answer(ToGrpc(status));
+  };
+  // `request` and `response` live until Finish.
+  if (request->job().empty()) {
+    teller_.Tell({.caller = *caller,
+                  .request = request,
+                  .state = response,
+                  .is_cancelled = [context] { return context->IsCancelled(); },
+                  .finish =
+                      [call, answer](const absl::Status& status) {
+                        call->Elsewhere([answer, status] { answer(status); });
+                      }});
+    return call;
+  }
+  // Accepted queries are always called.
+  Query query = [this, request, response, answer, who = *caller](const CoordinatorState& state,
+                                                                 absl::Time now) {
     const CallerShares::Asked asked = {Name(Call::kGetState), request->job()};
     absl::Status status;
     status.Update(shares_.InTurn(
         *who, asked, [&] { status = state.DescribeTo(*who, *request, now, response); }));
-    if (status.ok()) {
-      complete_(response);
-      call->AnswerWith(*response, *who, asked, shares_);
-      return;
-    }
-    audit_.Note({.call = Call::kGetState, .caller = who, .job = request->job(), .outcome = status});
-    call->Answer(ToGrpc(status));
+    answer(status);
   };
   if (!inbox_.Offer(std::move(query))) {
     call->Answer(

@@ -18,6 +18,7 @@
 #include "server/service/audit_log.h"
 #include "server/service/inbox.h"
 #include "server/service/readable_calls.h"
+#include "server/service/state_teller.h"
 
 namespace coordd {
 
@@ -36,7 +37,8 @@ class AdminService final : public v1::Admin::CallbackService {
         shares_(shares),
         inbox_(inbox),
         events_(events),
-        audit_(audit) {
+        audit_(audit),
+        teller_(shares, inbox) {
     // In the order of the .proto file.
     MarkMethodCallback(0,
                        MakeReadable("Admin.GetState", connections, this, &AdminService::GetState));
@@ -58,7 +60,8 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   class TraceCallReactor;  // deleted by gRPC's OnDone
 
-  // Answered on the coordinator thread. UNAVAILABLE: coordd is stopping or busy: try again.
+  // Decided on the coordinator thread, for all jobs in parts over turns. UNAVAILABLE: coordd is
+  // stopping or busy: try again.
   grpc::ServerUnaryReactor* GetState(grpc::CallbackServerContext* context,
                                      const v1::GetStateRequest* request,
                                      v1::ServerState* response) override;
@@ -94,6 +97,7 @@ class AdminService final : public v1::Admin::CallbackService {
   Inbox& inbox_;
   const EventLog& events_;
   AuditLog& audit_;
+  StateTeller teller_;
 
   // Guarded by mu_.
   Mutex mu_;

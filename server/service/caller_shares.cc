@@ -97,6 +97,15 @@ absl::Status CallerShares::InTurn(const Caller& caller, const Asked& asked,
   return absl::OkStatus();
 }
 
+void CallerShares::GoOn(const Caller& caller, absl::FunctionRef<void()> what) {
+  const std::shared_ptr<Share> share = Of(caller);
+  const absl::Time begun = clock_.Now();
+  what();
+  const absl::Time ended = clock_.Now();
+  MutexLock lock(&mu_);
+  share->turns -= ended - begun;
+}
+
 absl::StatusOr<CallerShares::AnswerBytes> CallerShares::HoldAnswer(const Caller& caller,
                                                                    const Asked& asked,
                                                                    int64_t bytes) {

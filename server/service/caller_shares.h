@@ -45,6 +45,8 @@ class CallerShares {
   // Does `what`, which takes part of a turn. RESOURCE_EXHAUSTED: the caller has had its share, and
   // nothing was done.
   absl::Status InTurn(const Caller& caller, const Asked& asked, absl::FunctionRef<void()> what);
+  // Does more of what InTurn has begun, in a turn that comes after: all of it is counted.
+  void GoOn(const Caller& caller, absl::FunctionRef<void()> what);
 
   // Memory of an answer, while this lives. May outlive CallerShares.
   class AnswerBytes;

@@ -20,15 +20,15 @@ namespace {
 constexpr size_t kMaxRuns = 32;
 
 // "lost 64 workers on node3, ranks 128-191: its connection closed without a goodbye"; "2 workers on
-// node3, ranks 0-1: each left".
-std::string SharedText(const Event& first, std::vector<int32_t> ranks) {
+// node3, ranks 0-1: each left". `where`: "node3", or "512 hosts".
+std::string SharedText(const Event& first, const std::string& where, std::vector<int32_t> ranks) {
   const size_t workers = ranks.size();
   std::erase(ranks, -1);
   std::sort(ranks.begin(), ranks.end());
   const std::string which = ranks.empty() ? std::string(", which had no ranks yet")
                                           : absl::StrCat(ranks.size() == 1 ? ", rank " : ", ranks ",
                                                          RankRunsText(ranks, kMaxRuns));
-  const std::string who = absl::StrCat(workers, " workers on ", first.departed->host, which);
+  const std::string who = absl::StrCat(workers, " workers on ", where, which);
   absl::string_view detail = first.departed->detail;
   return absl::ConsumePrefix(&detail, "was lost: ") ? absl::StrCat("lost ", who, ": ", detail)
                                                     : absl::StrCat(who, ": each ", detail);
@@ -37,26 +37,37 @@ std::string SharedText(const Event& first, std::vector<int32_t> ranks) {
 }  // namespace
 
 std::map<size_t, std::string> SharedDepartures(const std::vector<Event>& events) {
-  using Common = std::tuple<std::string, v1::DepartureCause, std::string, std::string>;
-  std::map<Common, std::vector<size_t>> groups;
+  using Common = std::tuple<std::string, v1::DepartureCause, std::string>;
+  using ByHost = std::map<std::string, std::vector<size_t>>;
+  std::map<Common, ByHost> groups;
   for (size_t i = 0; i < events.size(); ++i) {
     const Event& event = events[i];
     if (!event.departed.has_value()) continue;
     // For how long each was silent is different of each.
     const std::string& detail = event.departed->detail;
     const bool is_silence = event.cause == v1::DEPARTURE_CAUSE_LEASE_EXPIRED;
-    groups[{event.job, event.cause, event.departed->host, is_silence ? "" : detail}].push_back(i);
+    groups[{event.job, event.cause, is_silence ? "" : detail}][event.departed->host].push_back(i);
   }
   std::map<size_t, std::string> sentences;
-  for (const auto& [common, places] : groups) {
-    if (places.size() == 1) continue;
+  const auto tell = [&](const std::vector<size_t>& places, const std::string& where) {
+    if (places.size() == 1) return;
     std::vector<int32_t> ranks;
     ranks.reserve(places.size());
     for (const size_t place : places) {
       ranks.push_back(events[place].departed->rank);
       sentences[place];
     }
-    sentences[places.front()] = SharedText(events[places.front()], std::move(ranks));
+    sentences[places.front()] = SharedText(events[places.front()], where, std::move(ranks));
+  };
+  for (const auto& [common, by_host] : groups) {
+    if (by_host.size() <= kHostsApart) {
+      for (const auto& [host, places] : by_host) tell(places, host);
+      continue;
+    }
+    std::vector<size_t> all;
+    for (const auto& [host, places] : by_host) all.insert(all.end(), places.begin(), places.end());
+    std::sort(all.begin(), all.end());
+    tell(all, absl::StrCat(by_host.size(), " hosts"));
   }
   return sentences;
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/named_file.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -71,11 +72,19 @@ absl::Status CheckParent(const std::string& path) {
 }
 
 // Links are of a time when others could write to it, perhaps: what they point at would be written.
-// So would be the file that a hard link is another name of.
-absl::Status CheckForLinks(const std::string& path) {
+// So would be the file that a hard link is another name of. Of a pipe or a device SQLite would say
+// that the disk does not work.
+absl::Status CheckEntries(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const bool linked = entry.is_symlink(error);
+    struct stat found = {};
+    if (lstat(entry.path().c_str(), &found) == 0 && !linked && !S_ISREG(found.st_mode) &&
+        !S_ISDIR(found.st_mode)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(entry.path().string(), " is ", KindOfFile(found.st_mode),
+                       ", expected a file of coordd's own: remove it"));
+    }
     if (!linked && (!entry.is_regular_file(error) || entry.hard_link_count(error) < 2)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         entry.path().string(), linked ? " is a link" : " has another name (a hard link)",
@@ -120,7 +129,7 @@ absl::Status MakeDirectory(const std::string& path) {
                      ", so others can reach coordd's state; expected 0700 (chmod 700 ", path, ")"));
   }
   COORDD_RETURN_IF_ERROR(CheckParent(path));
-  return CheckForLinks(path);
+  return CheckEntries(path);
 }
 
 }  // namespace
@@ -152,6 +161,7 @@ absl::Status FileError(const std::string& path, absl::string_view what) {
     case ENAMETOOLONG:
     case ENOENT:
     case ENOTDIR:
+    case ENXIO:  // a socket, or a device that is not there
     case EPERM:
     case EROFS:
       return absl::FailedPreconditionError(text);
@@ -203,6 +213,10 @@ absl::StatusOr<StateDirectory> StateDirectory::Lock(const std::string& path,
       open(LockPath(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return FileError(LockPath(path), "cannot be opened");
   StateDirectory directory(path, owner, fd);
+  if (absl::Status is_file = ExpectFile(fd, LockPath(path)); !is_file.ok()) {
+    close(std::exchange(directory.fd_, -1));
+    return is_file;
+  }
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const std::string who = Field(ReadLock(fd), "owner");
     close(std::exchange(directory.fd_, -1));

@@ -1,5 +1,7 @@
 #include "worker/runtime/timeline_file.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/log.h"
+#include "common/base/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "worker/protocol/trace_chunks.h"
@@ -28,11 +31,15 @@ std::string TimelinePath(const std::string& path, int32_t rank) {
 absl::StatusOr<std::unique_ptr<TimelineFile>> TimelineFile::Start(TimelineOptions options,
                                                                   TraceRecorder& recorder,
                                                                   Clock& clock) {
-  std::FILE* file = std::fopen(options.path.c_str(), "we");
+  absl::StatusOr<OwnedFd> opened = OpenToWrite(options.path, O_CREAT | O_TRUNC, 0666);
+  if (!opened.ok())
+    return absl::InvalidArgumentError(absl::StrCat("the timeline ", opened.status().message()));
+  std::FILE* file = fdopen(opened->get(), "w");
   if (file == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("the timeline ", options.path, " cannot be written: ", std::strerror(errno)));
   }
+  opened->Release();
   std::unique_ptr<TimelineFile> timeline(
       new TimelineFile(std::move(options), file, recorder, clock));
   std::string head = "[\n";

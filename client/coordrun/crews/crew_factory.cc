@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -23,17 +21,18 @@
 #include "client/coordrun/plan/torch_variables.h"
 #include "client/coordrun/process/master_port.h"
 #include "client/coordrun/wire/host_look.h"
+#include "common/base/named_file.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
 namespace {
 
 absl::StatusOr<std::string> Contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::UnavailableError(absl::StrCat(path, " cannot be read"));
-  return text.str();
+  constexpr size_t kBytesMax = 1 << 20;  // as of a certificate
+  const absl::StatusOr<std::string> text = ReadNamedFile(path, kBytesMax);
+  if (!text.ok()) return absl::UnavailableError(absl::StrCat(path, " ", text.status().message()));
+  if (text->size() <= kBytesMax) return text;
+  return absl::UnavailableError(absl::StrCat(path, " is larger than 1 MiB"));
 }
 
 // Picks where torch's rank 0 listens, another port each time; it keeps the last one.

@@ -46,6 +46,7 @@ absl::Status TakeDdlHosts(const std::string& list, RunOptions* options) {
   for (const DdlHost& host : hosts)
     named.push_back(absl::StrCat(host.host, ":", host.ranks.size()));
   options->hosts = absl::StrJoin(named, ",");
+  options->ddl.names_hosts = true;
   options->notes.push_back(absl::StrCat("the hosts are those of DDL_HOST_LIST: ", options->hosts));
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/process/line_splitter.h"
+#include "common/base/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 
@@ -81,12 +82,7 @@ absl::Status Output::OpenFilesOf(int32_t local_rank) {
   files_.resize(std::max(files_.size(), first + 2));
   for (const size_t i : {first, first + 1}) {
     const std::string path = stem + (i == first ? "out" : "err");
-    OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!file.valid()) {
-      return absl::UnavailableError(
-          absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
-    }
-    files_[i] = std::move(file);
+    COORDD_ASSIGN_OR_RETURN(files_[i], OpenToWrite(path, O_CREAT | O_TRUNC, 0666));
   }
   return absl::OkStatus();
 }

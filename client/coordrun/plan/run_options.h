@@ -50,7 +50,8 @@ struct RunOptions {
     std::string mode;               // "p:6x2x1x1"
     std::string source = "--mode";  // who says it: the flag, or DDL_OPTIONS
     bool from_variable = false;
-    DdlShape shape = {};  // --accelerators, --nodes, --racks, --aisles
+    bool names_hosts = false;  // RunOptions::hosts are those of DDL_HOST_LIST
+    DdlShape shape = {};       // --accelerators, --nodes, --racks, --aisles
     bool asked() const { return !mode.empty() || shape.said(); }
   } ddl;
   std::vector<std::string> launcher_arguments;  // more for ssh, srun or mpirun

@@ -70,6 +70,12 @@ bool NamesHosts(const RunOptions& options) {
   return !options.hosts.empty() || !options.hostfile.empty();
 }
 
+// Who names the hosts, where somebody does.
+std::string HostsSource(const RunOptions& options) {
+  if (options.ddl.names_hosts) return "DDL_HOST_LIST";
+  return options.hosts.empty() ? "--hostfile" : "-H";
+}
+
 absl::StatusOr<std::vector<HostSlots>> NamedHosts(const RunOptions& options,
                                                   const PlanInputs& inputs) {
   if (!options.hosts.empty() && !options.hostfile.empty()) {
@@ -78,12 +84,12 @@ absl::StatusOr<std::vector<HostSlots>> NamedHosts(const RunOptions& options,
   const bool file = !options.hostfile.empty();
   auto hosts = file ? ParseHostFile(inputs.hostfile) : ParseHostsOption(options.hosts);
   if (!hosts.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file ? options.hostfile : "-H", ": ", hosts.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(file ? options.hostfile : HostsSource(options),
+                                                   ": ", hosts.status().message()));
   }
   if (hosts->empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file ? options.hostfile : "-H", " names no host: expected host:slots"));
+    return absl::InvalidArgumentError(absl::StrCat(file ? options.hostfile : HostsSource(options),
+                                                   " names no host: expected host:slots"));
   }
   return hosts;
 }
@@ -211,7 +217,7 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
     return LauncherKind::kSsh;
   }
   if (NamesHosts(options)) {
-    plan->reason = options.hosts.empty() ? "--hostfile names hosts" : "-H names hosts";
+    plan->reason = absl::StrCat(HostsSource(options), " names hosts");
     return LauncherKind::kSsh;
   }
   // With a coordd that runs elsewhere, -np counts the workers of this machine.
@@ -240,7 +246,7 @@ absl::Status CheckTls(const RunOptions& options, const RunPlan& plan) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "--no-tls with launcher ", ToString(plan.launcher), " (", plan.reason,
+      "--no-tls with launcher ", LauncherName(options, plan), " (", plan.reason,
       "): without TLS anybody in the network could join the job; expected no --no-tls, or --listen "
       "127.0.0.1:0 where all workers are on this machine"));
 }
@@ -310,6 +316,12 @@ std::string ToString(LauncherKind kind) {
     if (known.kind == kind) return known.name;
   }
   return "";
+}
+
+std::string LauncherName(const RunOptions& options, const RunPlan& plan) {
+  // Nothing but the program that is called differs.
+  const bool is_blaunch = plan.launcher == LauncherKind::kSsh && options.launcher == "blaunch";
+  return is_blaunch ? options.launcher : ToString(plan.launcher);
 }
 
 std::optional<LauncherKind> LauncherFrom(const std::string& name) {

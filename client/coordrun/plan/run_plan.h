@@ -83,6 +83,9 @@ bool IsHere(const RunOptions& options, const std::string& host, const std::strin
 // for, --max-np at most.
 void UseDiscovered(const std::vector<HostSlots>& hosts, RunOptions* options);
 
+// The launcher by the name that whoever has asked for it knows: blaunch's, where it is that.
+std::string LauncherName(const RunOptions& options, const RunPlan& plan);
+
 // INVALID_ARGUMENT, FAILED_PRECONDITION: one sentence that says what to do instead.
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs);
 

@@ -150,8 +150,9 @@ std::string WorkersOf(const Picture& in) {
 
 absl::StatusOr<std::string> DryRunText(const RunOptions& options, const RunPlan& plan,
                                        const Environment& environment) {
-  std::string text = absl::StrCat("# ", plan.np, plan.np == 1 ? " worker" : " workers",
-                                  ", launcher ", ToString(plan.launcher), ": ", plan.reason, "\n");
+  std::string text =
+      absl::StrCat("# ", plan.np, plan.np == 1 ? " worker" : " workers", ", launcher ",
+                   LauncherName(options, plan), ": ", plan.reason, "\n");
   Rendezvous rendezvous;
   rendezvous.job = JobName(options, environment);
   rendezvous.token_file =

@@ -165,7 +165,7 @@ absl::Status Launcher::Prepare() {
   launches_.assign(static_cast<size_t>(plan_.np), "");
   if (options_.verbose) {
     output_.Say(absl::StrCat("coordrun: ", plan_.np, plan_.np == 1 ? " worker" : " workers",
-                             ", launcher ", ToString(plan_.launcher), ": ", plan_.reason));
+                             ", launcher ", LauncherName(options_, plan_), ": ", plan_.reason));
   }
   for (const std::string& note : options_.notes) output_.Say(absl::StrCat("coordrun: ", note));
   AgentReport here;
@@ -178,7 +178,7 @@ absl::Status Launcher::Prepare() {
       std::find(options_.command.begin(), options_.command.end(), "-") != options_.command.end();
   if (reads && plan_.launcher != LauncherKind::kLocal) {
     output_.Say(absl::StrCat("coordrun: the command reads '-', and workers with launcher ",
-                             ToString(plan_.launcher),
+                             LauncherName(options_, plan_),
                              " have an empty stdin: expected a file that all hosts have"));
   }
   COORDD_RETURN_IF_ERROR(keeper_.SetUp(plan_, directory_));

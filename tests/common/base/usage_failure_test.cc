@@ -55,6 +55,24 @@ TEST(UsageSentence, KnowsWhatOtherProgramsCallIt) {
   EXPECT_EQ(Client().Sentence({"--cert", "x"}), "there is no flag --cert") << "it has none";
 }
 
+TEST(UsageSentence, KnowsItAlsoWhereItIsMistyped) {
+  EXPECT_EQ(Program().Sentence({"--adr=127.0.0.1:1"}),
+            "there is no flag --adr, did you mean --listen?");
+  EXPECT_EQ(Program().Sentence({"--num_processes=4"}),
+            "there is no flag --num_processes, did you mean --np?");
+  struct Launcher : Program {
+    int first = 0, size = 0;
+    Launcher() {
+      app.add_option("--first-rank", first);
+      app.add_option("--size", size);
+    }
+  };
+  EXPECT_EQ(Launcher().Sentence({"--rank", "0"}),
+            "there is no flag --rank, did you mean --first-rank?");
+  EXPECT_EQ(Launcher().Sentence({"--world_size=2"}),
+            "there is no flag --world_size, did you mean --size?");
+}
+
 TEST(UsageSentence, NamesTheWordThatNobodyAskedFor) {
   EXPECT_EQ(Program().Sentence({"start"}), "unexpected argument start");
 }

@@ -80,7 +80,10 @@ TEST_F(TlsFilesTest, RefusesGarbage) {
   ExpectInvalid(files, "no certificate in PEM form");
   files = ServerTlsFiles(directory_.path());
   files.ca = directory_.path();
-  ExpectInvalid(files, "is not a PEM file");
+  ExpectInvalid(files, "is a folder; expected a PEM file");
+  ASSERT_EQ(mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  files.ca = directory_ / "pipe";
+  ExpectInvalid(files, "is a pipe; expected a PEM file");
 }
 
 }  // namespace

@@ -269,7 +269,7 @@ class SurvivorsTest : public ::testing::Test {
   }
   void Report(SessionId session, const v1::ProcessSets& sets) {
     JobWorker& worker = job_.workers.at(session);
-    *worker.report.mutable_process_sets() = sets;
+    EXPECT_THAT(worker.saying.Add(sets, /*size=*/128), IsOk());
     EXPECT_THAT(job_.workers.TakeReport(worker, /*is_whole=*/true), IsOk());
   }
 
@@ -349,13 +349,14 @@ TEST_F(SurvivorsTest, SetsThatAllReportAlikeAreKeptAndCountedOnce) {
     set.set_process_set(number);
     set.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   }
+  sets.set_last_process_set(200);
   constexpr int64_t kSurvivors = 100;
   for (int64_t i = 1; i <= kSurvivors; ++i) {
     Survive(SessionId{i}, absl::StrCat("w", i), static_cast<int32_t>(i - 1), 0, 0);
     Report(SessionId{i}, sets);
   }
-  EXPECT_EQ(job_.workers.at(SessionId{1}).its_sets,
-            job_.workers.at(SessionId{kSurvivors}).its_sets);
+  EXPECT_EQ(job_.workers.at(SessionId{1}).its_sets.sets,
+            job_.workers.at(SessionId{kSurvivors}).its_sets.sets);
   EXPECT_LE(budget->words()->used(), 2 * static_cast<int64_t>(sets.SpaceUsedLong()));
 }
 

@@ -67,6 +67,19 @@ TEST_F(CallerSharesTest, WhoTakesLongWaitsAndOthersDoNot) {
   EXPECT_THAT(Take(alice_, absl::ZeroDuration()), IsOk());
 }
 
+TEST_F(CallerSharesTest, WhatWasBegunGoesOnAndAllOfItCounts) {
+  ASSERT_THAT(Take(alice_, absl::ZeroDuration()), IsOk());
+  int parts = 0;
+  for (absl::Duration taken; taken <= CallerShares::kTurns; taken += CallerShares::kFree) {
+    shares_.GoOn(alice_, [&] { clock_.Advance(CallerShares::kFree), ++parts; });
+  }
+  EXPECT_EQ(parts, CallerShares::kTurns / CallerShares::kFree + 1);
+  for (int i = 0; i < parts; ++i)
+    shares_.GoOn(alice_, [&] { clock_.Advance(CallerShares::kFree); });
+  EXPECT_EQ(Take(alice_, absl::ZeroDuration()).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Take(bob_, absl::ZeroDuration()), IsOk());
+}
+
 TEST_F(CallerSharesTest, ARefusalOfACallForAllJobsSaysSo) {
   ASSERT_THAT(Take(alice_, absl::Seconds(5)), IsOk());
   EXPECT_THAT(shares_.InTurn(alice_, {"GetState", ""}, [] {}).message(),

@@ -73,6 +73,22 @@ TEST(SharedDepartures, TakesThoseWhoFellSilentTogetherHoweverLongEachWas) {
                   Pair(1, "")));
 }
 
+// One whose loss ends the generation of a job of thousands of nodes.
+TEST(SharedDepartures, TellsOfThoseOfVeryManyHostsOnce) {
+  std::vector<Event> events;
+  for (int32_t rank = 0; rank < 4096; ++rank)
+    events.push_back(Departed(rank, absl::StrCat("node", rank), kLost));
+  events.push_back(Departed(4096, "other", "left", v1::DEPARTURE_CAUSE_LEFT));
+  std::map<size_t, std::string> shared = SharedDepartures(events);
+  ASSERT_EQ(shared.size(), 4096u);
+  EXPECT_EQ(shared.at(0),
+            "lost 4096 workers on 4096 hosts, ranks 0-4095: its connection closed without a "
+            "goodbye");
+  for (size_t i = 1; i < 4096; ++i) EXPECT_EQ(shared.at(i), "");
+  events.resize(kHostsApart);
+  EXPECT_THAT(SharedDepartures(events), IsEmpty()) << "so many are told one by one";
+}
+
 class EventLinesTest : public ::testing::Test {
  protected:
   static Event Changed(const std::string& job, const std::string& text = "process set 1 added") {

@@ -117,6 +117,20 @@ TEST_F(SqliteStateStoreTest, FollowsNoLinkThatWasPutIntoItsDirectory) {
   EXPECT_THAT(Look(), IsOk());
 }
 
+TEST_F(SqliteStateStoreTest, WaitsForNoPipeInPlaceOfAFile) {
+  ASSERT_EQ(mkdir(path().c_str(), 0700), 0);
+  for (const std::string& file : {lock(), db(), wal()}) {
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+    EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 AllOf(HasSubstr(file), HasSubstr("is a pipe, expected a file"))));
+    std::filesystem::remove(file);
+  }
+  ASSERT_EQ(mkdir(lock().c_str(), 0700), 0);
+  EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(lock())));
+  std::filesystem::remove(lock());
+  EXPECT_THAT(Look(), IsOk());
+}
+
 TEST_F(SqliteStateStoreTest, WritesIntoNoFileThatHasAnotherName) {
   ASSERT_EQ(mkdir(path().c_str(), 0700), 0);
   const std::string target = directory_ / "target";

@@ -114,6 +114,8 @@ TEST(DdlPart, WhatDoesNotFitIsRefused) {
 TEST(DdlPart, DdlsVariablesNameHostsAndShape) {
   const Environment ddl = {{"DDL_HOST_LIST", "h1:0,2;h2:1,3"}, {"DDL_OPTIONS", "-mode p:2x1x2x1 "}};
   EXPECT_THAT(Places(PlanOf({}, ddl)), ElementsAre("h1:2 rack1", "h2:2 rack2"));
+  EXPECT_EQ(PlanOf({}, ddl)->reason, "DDL_HOST_LIST names hosts");
+  EXPECT_EQ(PlanOf({"-H", "h7:2"}, {{"DDL_HOST_LIST", "h1:0"}})->reason, "-H names hosts");
   // What the line says wins.
   EXPECT_THAT(Places(PlanOf({"-H", "h7:2"}, {{"DDL_HOST_LIST", "h1:0,2;h2:1,3"}})),
               ElementsAre("h7:2 "));

@@ -399,6 +399,16 @@ TEST(AllocationOf, IsThatOfASchedulersJobScript) {
   EXPECT_FALSE(AllocationOf(script).has_value());
 }
 
+TEST(PlanRun, TheLauncherIsCalledWhatWhoeverAskedForItCallsIt) {
+  RunOptions options = On("h1:2,h2:2");
+  for (const char* launcher : {"blaunch", "ssh", "mpirun"}) {
+    options.launcher = launcher;
+    const auto plan = PlanRun(options, {});
+    ASSERT_THAT(plan, IsOk());
+    EXPECT_EQ(LauncherName(options, *plan), launcher);
+  }
+}
+
 TEST(PlanRun, RefusesWhatDoesNotFit) {
   ExpectRefused(Np(On("h1:2,h2:2"), 8), {}, "the hosts have 4 slots (h1:2,h2:2)");
   ExpectRefused(Np(Options(), 257), {}, "expected 1 to 256");
