@@ -35,9 +35,9 @@ absl::StatusOr<bool> AgreeOnWindow(DevicePlane& devices, const DeviceRange& rang
   if (!begun.windows.has_value()) return false;
   const auto claim = std::make_shared<const WindowClaim>(
       WindowClaim{range.size_bytes, DeviceMemorySize(range.memory), *begun.windows});
-  Submission submission = Gathering(
-      range, absl::StrCat("coordd.window/", ToInt(range.process_set), "/", begun.number),
-      sizeof(WindowClaim));
+  Submission submission =
+      Gathering(range, absl::StrCat("coordd.window/", ToInt(range.process_set), "/", begun.number),
+                sizeof(WindowClaim));
   submission.input = claim.get();
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, submit(std::move(submission)));
   work->OnComplete([claim](const absl::Status&) {});  // until then it is read
@@ -46,8 +46,10 @@ absl::StatusOr<bool> AgreeOnWindow(DevicePlane& devices, const DeviceRange& rang
   const std::string why_not = WhyNoWindow(
       {result.owned_output.get(), static_cast<size_t>(result.output_bytes)}, result.size);
   if (!why_not.empty() && devices.IsFirstWithoutWindow()) {
-    COORDD_LOG(kWarning, "memory of the program becomes no symmetric window, and is registered as "
-               "any other: ", why_not, " (process set ", ToInt(range.process_set), ")");
+    COORDD_LOG(kWarning,
+               "memory of the program becomes no symmetric window, and is registered as "
+               "any other: ",
+               why_not, " (process set ", ToInt(range.process_set), ")");
   }
   return why_not.empty();
 }
@@ -72,9 +74,8 @@ absl::Status RegisterWithNccl(DevicePlane& devices, const DeviceRange& range, ab
   const absl::Span<std::byte> memory(static_cast<std::byte*>(range.memory),
                                      static_cast<size_t>(range.size_bytes));
   for (int i = 0; i < kMarkersMax; ++i) {
-    COORDD_ASSIGN_OR_RETURN(
-        const DevicePlane::MemoryBegun begun,
-        devices.BeginMemory(range.process_set, range.device, memory, deadline));
+    COORDD_ASSIGN_OR_RETURN(const DevicePlane::MemoryBegun begun,
+                            devices.BeginMemory(range.process_set, range.device, memory, deadline));
     const absl::Status status = Mark(devices, range, begun, deadline, submit);
     const bool launched = devices.WasLaunched(range.process_set, begun.number);
     COORDD_RETURN_IF_ERROR(status);

@@ -40,9 +40,8 @@ absl::StatusOr<DeviceRegistrations::Begun> DeviceRegistrations::Begin(ProcessSet
   std::vector<int64_t> windows;
   for (const auto& [number, other] : set.registrations) {
     if (Overlap(region, other.region)) {
-      return absl::InvalidArgumentError(absl::StrCat("the memory overlaps with ",
-                                                     other.region.size(),
-                                                     " bytes that are registered"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the memory overlaps with ", other.region.size(), " bytes that are registered"));
     }
     if (other.as_window.value_or(false)) windows.push_back(number);
   }

@@ -55,8 +55,9 @@ class DeviceRegistrations {
     MutexLock lock(&mu_);
     return !std::exchange(told_, true);
   }
-  // INVALID_ARGUMENT: it is not registered there. FAILED_PRECONDITION: its registration is not over,
-  // or, of a window, another one's in the set, for which the ranks compare the windows they have.
+  // INVALID_ARGUMENT: it is not registered there. FAILED_PRECONDITION: its registration is not
+  // over, or, of a window, another one's in the set, for which the ranks compare the windows they
+  // have.
   absl::StatusOr<Region> Remove(ProcessSetId process_set, const std::byte* memory);
 
  private:

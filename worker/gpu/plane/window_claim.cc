@@ -11,8 +11,7 @@ namespace {
 
 std::string TextOf(const WindowClaim& claim) {
   if (claim.allocation_bytes == 0) {
-    return absl::StrCat(claim.size_bytes,
-                        " bytes that do not begin memory of coordd_alloc_device");
+    return absl::StrCat(claim.size_bytes, " bytes that do not begin memory of coordd_alloc_device");
   }
   return absl::StrCat(claim.size_bytes, " of ", claim.allocation_bytes,
                       " bytes of coordd_alloc_device");
