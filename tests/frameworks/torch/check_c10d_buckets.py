@@ -1,4 +1,4 @@
-"""Buckets of DistributedDataParallel in memory that NCCL is told of: in which order what is called, with stand-ins of torch.cuda's pools
+"""Buckets of DistributedDataParallel, and what FSDP2 gathers into, in memory that NCCL is told of: in which order what is called, with stand-ins of torch.cuda's pools
 and of coordd's calls for GPUs. Run by c10d_ranks.py; on a GPU check_c10d_gpu does it in earnest."""
 
 import contextlib
@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from c10d_ranks import on_host
+from c10d_ranks import on_host, torch_version
 from check_c10d_collectives import backend, ranks, refused
-from check_c10d_training import close, group_of, model, train
+from check_c10d_training import STEPS, close, group_of, inputs, model, train
 
 
 class Pools:
@@ -50,7 +50,13 @@ class Pools:
         with mock.patch.object(torch.cuda, "MemPool", mock.Mock(side_effect=self.make, snapshot=None)), \
                 mock.patch.object(torch.cuda, "use_mem_pool", self.use), mock.patch.object(_buckets, "_device_of", of_host), \
                 mock.patch.object(group, "_call_memory", self.call):
-            yield
+            try:
+                from coordd.torch.distributed import _all_gathers
+            except ImportError:  # torch has no FSDP2, or no all-gathers of others in it
+                yield
+                return
+            with mock.patch.object(_all_gathers, "_device_of", lambda one: one.device):
+                yield
 
 
 def has_pools():
@@ -160,3 +166,75 @@ def check_what_cannot_be_registered_is_refused():
         register_buckets(wrapped)
         with wrapped.join(throw_on_early_termination=False):
             refused(ValueError, "expected no join()", lambda: wrapped(torch.zeros(1, 6, dtype=torch.float64)))
+
+
+def sharded_model(mesh):
+    from torch.distributed.fsdp import fully_shard
+    sharded = model()
+    for layer in sharded:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    return sharded
+
+
+@on_host
+def check_fsdp2_gathers_into_buffers_that_are_registered_in_the_second_step():
+    from coordd.torch.distributed import register_all_gathers
+    rank, size = ranks()
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule
+        known = has_pools() and hasattr(FSDPModule, "set_custom_all_gather")
+    except ImportError:
+        known = False
+    if not known:
+        return refused(NotImplementedError, "has no set_custom_all_gather", lambda: register_all_gathers(model()))
+    refused(ValueError, "expected a model of fully_shard(), found Sequential", lambda: register_all_gathers(model()))
+    if size == 1 or torch_version() < (2, 14):
+        return  # torch gathers nothing, or not on hosts
+    mesh = init_device_mesh("cpu", (size,))
+    plain = full(sharded_model(mesh))
+    pools = Pools()
+    with pools.in_place(halves(mesh.get_group())):
+        wrapped = sharded_model(mesh)
+        refused(ValueError, "buffers is 1, expected 2 or more", lambda: register_all_gathers(wrapped, buffers=1))
+        gathers = register_all_gathers(wrapped)
+        assert pools.calls == ["register", "unregister"], pools.calls
+        refused(ValueError, "all-gathers of its own, _Gathers", lambda: register_all_gathers(wrapped))
+        taken, take = [], gathers._take
+
+        def noting(size_bytes, owner):
+            found = take(size_bytes, owner)
+            taken.append(None if found is None else found.data_ptr())
+            return found
+
+        gathers._take = noting
+        close(full(wrapped), plain)
+        assert gathers.registered and pools.calls == ["register", "unregister", "register"], pools.calls
+        each = len(taken) // STEPS
+        assert taken[:each] == [None] * each and None not in taken[each:] and 2 <= len(set(taken[each:])) <= 3, taken
+        assert all(buffer.is_free() for buffer in gathers._buffers)
+        gathers.deregister()
+        gathers.deregister()
+        assert pools.calls == ["register", "unregister"] * 2, pools.calls
+        full(wrapped)  # goes on
+        assert pools.calls == ["register", "unregister"] * 2, pools.calls
+    other = Pools(sizes=(1 << 21,))
+    with other.in_place(halves(mesh.get_group())):
+        wrapped = sharded_model(mesh)
+        register_all_gathers(wrapped)
+        wrapped(torch.zeros(1, 6, dtype=torch.float64)).sum().backward()
+        other.sizes = (1 << 22,) if rank == size - 1 else other.sizes
+        refused(ValueError, f"register_all_gathers: rank {size - 1}'s pool has segments of 4194304 bytes",
+                lambda: wrapped(torch.zeros(1, 6, dtype=torch.float64)))
+
+
+def full(sharded):
+    """Trained, its parameters."""
+    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        sharded(inputs(step)).pow(2).mean().backward()
+        optimizer.step()
+    return torch.cat([one.full_tensor().detach().flatten() for one in sharded.parameters()])

@@ -17,7 +17,7 @@ class RegisteredBuckets:
 
     def __init__(self, model: DistributedDataParallel, group: Any, device: torch.device) -> None:
         self._group, self._device = group, device
-        self._pool: Any = torch.cuda.MemPool(group.mem_allocator)
+        self._pool: Any = new_pool(group)
         self.registered = False
         self._hook = model.register_forward_pre_hook(self._before_forward)
 
@@ -39,8 +39,8 @@ class RegisteredBuckets:
         """Before the model goes, between the same steps on all ranks; does nothing the second time, nor, but to let go of the
         memory, where the group has ended (recover(), destroy_process_group()): with it went what was registered."""
         self._hook.remove()
-        if self.registered and self._group in _group.alive():
-            self._group.deregister_mem_pool(self._pool)
+        if self.registered:
+            let_go(self._group, self._pool)
         self.registered, self._pool = False, None
 
     def __enter__(self) -> "RegisteredBuckets":
@@ -66,20 +66,31 @@ def register_buckets(model: DistributedDataParallel) -> RegisteredBuckets:
     or it has made them anew; or the ranks' buckets differ. NotImplementedError, DistBackendError: coordd's sentence, where a rank
     cannot register (COORDD_GPU_REGISTER=0, NCCL before 2.19), torch before 2.6. torch.OutOfMemoryError, on this rank alone."""
     device = _device_of(model)
-    group = _group_of(model, device)
+    group = own_half("register_buckets", model.process_group, device)
     if model.find_unused_parameters and not model.static_graph:
         raise ValueError("register_buckets: torch makes the buckets anew, where this registers them, unless it looks for unused "
                          "parameters: expected find_unused_parameters=False, or static_graph=True")
     if model._has_rebuilt_buckets:
         raise ValueError("register_buckets: expected it before torch makes the buckets anew, in the second step")
-    if not hasattr(getattr(torch.cuda, "MemPool", None), "snapshot"):
-        raise NotImplementedError(f"register_buckets: torch {torch.__version__} does not tell what a pool has, expected 2.6 or later")
-    _try(group, device)
+    try_memory("register_buckets", group, device)
     return RegisteredBuckets(model, group, device)
 
 
-def _try(group: Any, device: torch.device) -> None:
-    pool, error = torch.cuda.MemPool(group.mem_allocator), None
+def new_pool(group: Any) -> Any:
+    return torch.cuda.MemPool(group.mem_allocator)
+
+
+def let_go(group: Any, pool: Any) -> None:
+    """With a group that has ended went what was registered."""
+    if group in _group.alive():
+        group.deregister_mem_pool(pool)
+
+
+def try_memory(what: str, group: Any, device: torch.device) -> None:
+    """Collective: whether all ranks have memory of NCCL's, and can register it."""
+    if not hasattr(getattr(torch.cuda, "MemPool", None), "snapshot"):
+        raise NotImplementedError(f"{what}: torch {torch.__version__} does not tell what a pool has, expected 2.6 or later")
+    pool, error = new_pool(group), None
     try:
         with torch.cuda.use_mem_pool(pool, device):
             torch.empty(1, device=device)
@@ -87,10 +98,37 @@ def _try(group: Any, device: torch.device) -> None:
         error = refusal
     failed = [rank for rank, one in enumerate(group._everyones([0 if error is None else 1])) if int(one)]
     if failed:
-        raise ValueError(f"register_buckets: rank {failed[0]} gets no memory of NCCL's, and its log says why (no NCCL, or one "
-                         "before 2.19): expected it on all ranks") from error
-    group._register_pool("register_buckets", pool, alike=True)
+        raise ValueError(f"{what}: rank {failed[0]} gets no memory of NCCL's, and its log says why (no NCCL, or one before 2.19): "
+                         "expected it on all ranks") from error
+    group._register_pool(what, pool, alike=True)
     group.deregister_mem_pool(pool)
+
+
+def register_all_gathers(model: Any, buffers: int = 3) -> Any:
+    """Collective, once a model on GPUs is sharded by torch's fully_shard (FSDP2):
+
+        for layer in model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        gathers = coordd.torch.distributed.register_all_gathers(model)
+
+    From the second forward pass on parameters are gathered into so many `buffers`, each as large as the largest gathered group of
+    parameters, in memory of NCCL's (`mem_allocator`) that all ranks have registered: NCCL moves from and to it without a copy of its
+    own. torch has two at work, and one more for each layer that set_modules_to_forward_prefetch() names; what finds none free
+    takes torch's memory, on all ranks alike. Gradients (reduce_scatter) stay in torch's memory, since those that it leaves in
+    place live as long as the optimizer wants. deregister() ends that; after recover() the model is sharded anew.
+
+    Errors as register_buckets(); ValueError also: it is sharded over several process groups, or has all-gathers of its own.
+    NotImplementedError also: a torch without set_custom_all_gather."""
+    try:
+        from torch.distributed.fsdp import FSDPModule
+        known = hasattr(FSDPModule, "set_custom_all_gather")
+    except ImportError:
+        known = False
+    if not known:
+        raise NotImplementedError(f"register_all_gathers: torch {torch.__version__} has no set_custom_all_gather")
+    from coordd.torch.distributed import _all_gathers
+    return _all_gathers.register(model, buffers)
 
 
 def _device_of(model: Any) -> torch.device:
@@ -101,10 +139,9 @@ def _device_of(model: Any) -> torch.device:
     return model.device
 
 
-def _group_of(model: Any, device: torch.device) -> Any:
-    group = model.process_group
+def own_half(what: str, process_group: Any, device: torch.device) -> Any:
+    """coordd's of a group of torch's."""
+    group = process_group if isinstance(process_group, _group.Group) else process_group._get_backend(device)
     if not isinstance(group, _group.Group):
-        group = group._get_backend(device)
-    if not isinstance(group, _group.Group):
-        raise ValueError(f"register_buckets: expected a model over coordd, found one over {model.process_group.name()}")
+        raise ValueError(f"{what}: expected a model over coordd, found one over {process_group.name()}")
     return group
