@@ -141,6 +141,9 @@ def check_ranks_whose_buckets_differ_are_told_so():
             refused(ValueError, f"register_buckets: {'the pools' if len(sizes) > 1 else f'rank {last}'}",
                     lambda: wrapped(torch.zeros(1, 6, dtype=torch.float64)))  # noqa: B023
             assert not pools.calls, words
+    pools = Pools((1 << 21,) * 65)
+    with pools.in_place(backend()):
+        refused(ValueError, "65 segments, expected at most 64", lambda: register_buckets(DistributedDataParallel(model())))
     pools = Pools(fails=rank == last)
     with pools.in_place(backend()):
         refused(ValueError, f"rank {last} gets no memory of NCCL's",

@@ -13,6 +13,8 @@ from coordd.torch._gpu_memory import mem_allocator
 from coordd.torch.distributed._calls import Calls
 from coordd.torch.distributed._errors import as_backend_error
 
+_SEGMENTS_MAX = 64  # that a process set has registered
+
 
 class MemoryPools(Calls):
     """Mixin of a group."""
@@ -30,7 +32,7 @@ class MemoryPools(Calls):
         With COORDD_GPU_REGISTER=symmetric on all ranks the segments of a pool of `mem_allocator` are symmetric windows of NCCL's,
         where the ranks' are of equal sizes; symm=True: they have to be.
 
-        ValueError: the ranks' pools have different segments. DistBackendError: coordd's sentence, when a rank cannot register
+        ValueError: the ranks' pools have different segments, or more than 64. DistBackendError: coordd's sentence, when a rank cannot register
         (COORDD_GPU_REGISTER=0, NCCL before 2.19)."""
         if symm and os.environ.get("COORDD_GPU_REGISTER") != "symmetric":
             raise ValueError("register_mem_pool(symm=True): there are symmetric windows with COORDD_GPU_REGISTER=symmetric on all "
@@ -44,6 +46,9 @@ class MemoryPools(Calls):
         if len(set(counts)) > 1:
             raise ValueError(f"{what}: the pools of the ranks have {', '.join(map(str, counts))} segments, "
                              "expected one number on all ranks")
+        if counts[0] > _SEGMENTS_MAX:
+            raise ValueError(f"{what}: the pools have {counts[0]} segments, expected at most {_SEGMENTS_MAX}: larger ones (of "
+                             "DistributedDataParallel: bucket_cap_mb)")
         if alike and segments:
             sizes = [one.tolist() for one in self._everyones([size for _, _, size in segments])]
             for rank, of_rank in enumerate(sizes):
