@@ -174,7 +174,7 @@ constexpr VariableRow kRows[] = {
      "between them; each host then has as many ranks, two or more. `auto` is hierarchical where "
      "NCCL is kept from the RDMA that is there. `coordrun --gpu-algorithm` sets it."},
     {"COORDD_GPU_REGISTER", kGpu, "How coordd's buffers on GPUs are registered with NCCL",
-     "`0`, `1` or `symmetric`", "`1`", "workers",
+     "`0`, `1` or `symmetric`", "`1`", "workers, Python",
      "With `0` on any rank they are not registered, nor is memory of programs "
      "(`coordrun --no-gpu-registration`). With `1` on all each rank registers its own. With "
      "`symmetric` they are windows of all ranks, where all ranks want that and NCCL is 2.27 or "

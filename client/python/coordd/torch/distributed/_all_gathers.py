@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
-from coordd.torch.distributed import _buckets
+from coordd.torch.distributed._known_memory import let_go, new_pool, own_half, try_memory
 
 _WHAT = "register_all_gathers"
 
@@ -67,7 +67,7 @@ class RegisteredAllGathers:
         if self._largest == 0:  # the first forward pass tells
             return
         self._hook.remove()
-        pool = _buckets.new_pool(self._group)
+        pool = new_pool(self._group)
         with torch.cuda.use_mem_pool(pool, self._device):
             buffers = [_Buffer(torch.empty(self._largest, dtype=torch.uint8, device=self._device)) for _ in range(self._count)]
         self._group._register_pool(_WHAT, pool, alike=True)
@@ -88,7 +88,7 @@ class RegisteredAllGathers:
         self._buffers = []
         pool, self._pool = self._pool, None
         if pool is not None:
-            _buckets.let_go(self._group, pool)
+            let_go(self._group, pool)
 
     def __enter__(self) -> "RegisteredAllGathers":
         return self
@@ -118,8 +118,8 @@ def register(model: Any, buffers: int) -> RegisteredAllGathers:
     if len(groups) > 1:
         raise ValueError(f"{_WHAT}: the model is sharded over {len(groups)} process groups, expected one")
     device = _device_of(param_groups[0])
-    group = _buckets.own_half(_WHAT, next(iter(groups.values())), device)
-    _buckets.try_memory(_WHAT, group, device)
+    group = own_half(_WHAT, next(iter(groups.values())), device)
+    try_memory(_WHAT, group, device)
     return RegisteredAllGathers(model, param_groups, group, device, buffers)
 
 
