@@ -116,7 +116,11 @@ COORDD_API void coordd_torch_free(void* memory, ptrdiff_t size_bytes, int device
  *     coordd_free_device(bucket);
  *
  * cudaMalloc's memory can be registered, too. It ends with the generation: register anew in the
- * next one. COORDD_GPU_REGISTER=0 on any rank leaves all of it out. */
+ * next one. COORDD_GPU_REGISTER=0 on any rank leaves all of it out. With symmetric on all ranks,
+ * and NCCL 2.27 or later, what coordd_alloc_device has given, registered from its beginning and in
+ * equal sizes on all ranks, is a symmetric window of NCCL's (ncclCommWindowRegister), from which it
+ * takes kernels of its own between GPUs of one NVLink domain; where one rank differs all of it is
+ * registered as any other memory, and a warning says which rank gave what. */
 
 /* Collective: all ranks of the set call it, in one order with other calls of it, each with memory
  * of its own device, `size_bytes` of it (at least 1). Waits for the others, and for what was
@@ -136,7 +140,8 @@ COORDD_API coordd_status_t coordd_register_device(coordd_worker_t* worker, int32
 /* Of this rank alone, before the memory is freed. No collective that is pending uses it, and none
  * will, here or on another rank, before that has called this, too. Waits until the device is
  * through with what was launched before. NULL is allowed, and nothing. INVALID_ARGUMENT: it does
- * not begin what is registered in the set. DEADLINE_EXCEEDED: the device is not through. */
+ * not begin what is registered in the set. FAILED_PRECONDITION: another thread's registration in
+ * the set is under way. DEADLINE_EXCEEDED: the device is not through. */
 COORDD_API coordd_status_t coordd_unregister_device(coordd_worker_t* worker, int32_t process_set,
                                                     void* memory, double timeout_seconds);
 

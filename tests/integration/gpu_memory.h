@@ -43,4 +43,67 @@ inline void RegisteredMemory(RankOnDevice& r) {
   RequireOk(coordd_free_device(of_nccl), "free");
 }
 
+// Of NCCL's own, registered on all ranks.
+class MemoryOfNccl {
+ public:
+  MemoryOfNccl(RankOnDevice& r, int64_t bytes) : rank_(r) {
+    RequireOk(coordd_alloc_device(r.device(), bytes, &memory_), "allocate");
+    RequireOk(coordd_register_device(r.worker(), 0, r.device(), memory_, bytes, 0), "register");
+  }
+  void Unregister() {
+    RequireOk(coordd_unregister_device(rank_.worker(), 0, memory_, 0), "unregister");
+    RequireOk(coordd_free_device(memory_), "free");
+  }
+  // In place.
+  void Reduce(const char* name) {
+    constexpr int64_t kCount = 1000;
+    const float* const values =
+        rank_.Upload(std::vector<float>(kCount, static_cast<float>(rank_.rank() + 1)));
+    Require(CopyAsync(rank_.runtime(), rank_.device(), memory_, values, kCount * sizeof(float),
+                      static_cast<CudaStream>(rank_.stream()))
+                .ok(),
+            "copy");
+    coordd_tensor_t tensor = rank_.Tensor(name, COORDD_FLOAT32, memory_, memory_, &kCount);
+    coordd_work_t* work = nullptr;
+    RequireOk(coordd_allreduce_async(rank_.worker(), &tensor, COORDD_SUM, nullptr, &work),
+              "submit");
+    rank_.Finish(work);
+    coordd_work_release(work);
+    const float sum = static_cast<float>(rank_.size() * (rank_.size() + 1) / 2);
+    Require(rank_.Download<float>(memory_, kCount) == std::vector<float>(kCount, sum), name);
+  }
+
+ private:
+  RankOnDevice& rank_;
+  void* memory_ = nullptr;
+};
+
+// Three pieces of it, of which the third comes when the first has gone. more > 0: of the second
+// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third.
+inline void Windows(RankOnDevice& r, int more) {
+  constexpr int64_t kBytes = 1 << 16;
+  const bool odd = r.rank() == 1;
+  MemoryOfNccl first(r, kBytes);
+  first.Reduce("first");
+  MemoryOfNccl second(r, kBytes + (odd && more > 0 ? more : 0));
+  second.Reduce("second");
+  const bool late = odd && more < -1;
+  if (!late) first.Unregister();
+  MemoryOfNccl third(r, 2 * kBytes);
+  third.Reduce("third");
+  second.Reduce("second again");
+  if (late) first.Unregister();
+  second.Unregister();
+  third.Unregister();
+  // A rank that leaves ends the communicators of those that are not through yet.
+  const float* const one = r.Upload(std::vector<float>(1, 1.0f));
+  constexpr int64_t kOne = 1;
+  coordd_tensor_t tensor = r.Tensor("last", COORDD_FLOAT32, one, nullptr, &kOne);
+  coordd_work_t* work = nullptr;
+  RequireOk(coordd_allgather_async(r.worker(), &tensor, nullptr, &work), "submit");
+  RequireOk(coordd_work_wait(work, -1), "last");
+  coordd_work_release(work);
+  std::printf("ok windows\n");
+}
+
 }  // namespace coordd

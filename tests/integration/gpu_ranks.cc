@@ -4,17 +4,16 @@
 //
 //   collectives STEPS    every collective, several steps, results checked; every type, once
 //   set                  an allreduce in a process set of ranks 0 and 1 behind one of all; when
-//   that
-//                        fails, both again in the next generation
+//                        that fails, both again in the next generation
 //   train [STEP]         allreduces in place, enqueued one behind the other without a wait for the
 //                        device, until one fails; at STEP this rank kills itself. With
 //                        COORDD_ON_FAILURE=raise the others go on in the next generation
-//   drain                allreduces, each a commit, until a rank is asked to leave; the others go
-//                        on without it
+//   drain                allreduces, each a commit, until a rank leaves; the others go on
 //   graphs LAUNCHES, train-graphs [STEP], stuck 0|1, different-graphs: see gpu_graphs.h
 //   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
 //   stand RANK FILE      a kernel of the program's on that rank lasts until FILE is there
-//   (gpu_stands.h) wait NAME            one allreduce of that name; says how it ended
+//   wait NAME            one allreduce of that name; says how it ended (both gpu_stands.h)
+//   windows [BYTES]      memory that is registered and unregistered in turn (gpu_memory.h)
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
 //
 // The first argument is the device (-1: the local rank's). Prints "ok ..." or the error; the
@@ -484,6 +483,7 @@ int Run(int argc, char** argv) {
     if (scenario == "stuck") StuckBehindTheDevice(rank, number > 0, rank.rank() == 1);
     if (scenario == "different-graphs") CaptureWhatDiffers(rank);
     if (scenario == "set") InASet(rank);
+    if (scenario == "windows") Windows(rank, number);
     if (scenario == "stand") StandBehindOwnWork(rank, number, argc > 4 ? argv[4] : "");
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");
     if (scenario == "host-and-device") HostAndDevice(rank);

@@ -16,5 +16,7 @@ absl::StatusOr<void*> AllocateDeviceMemory(int32_t device, int64_t size_bytes);
 // REQUIRES: nothing on a device uses it, and no set has it registered. INVALID_ARGUMENT: the
 // former has not given it.
 absl::Status FreeDeviceMemory(const void* memory);
+// Of what AllocateDeviceMemory has given; 0: it has given nothing that begins there.
+int64_t DeviceMemorySize(const void* memory);
 
 }  // namespace coordd

@@ -174,10 +174,11 @@ constexpr VariableRow kRows[] = {
      "between them; each host then has as many ranks, two or more. `auto` is hierarchical where "
      "NCCL is kept from the RDMA that is there. `coordrun --gpu-algorithm` sets it."},
     {"COORDD_GPU_REGISTER", kGpu, "How coordd's buffers on GPUs are registered with NCCL",
-     "`0`, `1` or `symmetric`", "`1`", "workers",
+     "`0`, `1` or `symmetric`", "`1`", "workers, Python",
      "With `0` on any rank they are not registered, nor is memory of programs "
      "(`coordrun --no-gpu-registration`). With `1` on all each rank registers its own. With "
-     "`symmetric` they are windows of all ranks, where all ranks want that."},
+     "`symmetric` they are windows of all ranks, where all ranks want that and NCCL is 2.27 or "
+     "later; and so is memory of `coordd_alloc_device` of which all ranks register as much."},
     {"COORDD_GPU_DIRECT", kGpu, "Whether NCCL launches on the thread that calls it", "`0` or `1`",
      "`1`", "workers",
      "It holds for NCCL 2.23.4 and later, where all ranks say 1. With `0` NCCL makes a thread for "

@@ -199,15 +199,17 @@ class Worker {
   // may move from and to it without a copy of its own; until UnregisterDeviceMemory, or the
   // generation's end. Collective: all ranks of the set call it, in one order with other calls of
   // it, each with its own memory. From then on they give to a collective what they have all
-  // registered, or none of them does; and none of them joins (Submit of kJoin). UNIMPLEMENTED: not
-  // all ranks can, and why; with kContinue. INVALID_ARGUMENT: it is not memory of the device, or
-  // registered there already. RESOURCE_EXHAUSTED: too much is; DEADLINE_EXCEEDED; UNAVAILABLE; the
-  // generation's end.
+  // registered, or none of them does; and none of them joins (Submit of kJoin). With symmetric GPU
+  // windows, memory of AllocateDeviceMemory from its beginning, equal in sizes on all ranks, is one
+  // of them. UNIMPLEMENTED: not all ranks can, and why; with kContinue. INVALID_ARGUMENT: it is not
+  // memory of the device, or registered there already. RESOURCE_EXHAUSTED: too much is;
+  // DEADLINE_EXCEEDED; UNAVAILABLE; the generation's end.
   virtual absl::Status RegisterDeviceMemory(const DeviceRange& range, absl::Duration timeout) = 0;
   // Of this rank alone, before the memory is freed: returns when NCCL does not know it any more.
   // REQUIRES: no collective that is pending uses it. INVALID_ARGUMENT: it does not begin what this
   // generation has registered in the set; DEADLINE_EXCEEDED: the device is not through with what
-  // was launched before. OK without a generation: NCCL knows nothing then.
+  // was launched before; FAILED_PRECONDITION: a registration in the set is under way meanwhile. OK
+  // without a generation: NCCL knows nothing then.
   virtual absl::Status UnregisterDeviceMemory(ProcessSetId process_set, const void* memory,
                                               absl::Duration timeout) = 0;
 

@@ -77,7 +77,7 @@ struct WorkerOptions {
   DeviceRules device_rules;
   // COORDD_GPU_REGISTER: what NCCL is told of fusion buffers on GPUs. 0: nothing. 1: each rank's
   // own (ncclCommRegister). symmetric: those of all ranks, as windows of each other, where all want
-  // that.
+  // that; and of the program's memory as RegisterDeviceMemory says.
   bool register_gpu_buffers = true;
   bool symmetric_gpu_windows = false;
   // COORDD_GPU_SHRINK=0: this rank keeps no communicator from which the next generation's could be

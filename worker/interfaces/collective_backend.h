@@ -96,6 +96,9 @@ struct CollectiveArgs {
   std::function<void(const std::shared_ptr<DeviceEvent>&)> enqueued;
   using OnStream = std::function<absl::Status(DeviceKernels&, CudaStream)>;
   OnStream before, behind;
+  // Memory of the program of which all ranks of the group make symmetric windows of NCCL's, one
+  // behind the other, before anything of this is enqueued (NcclCommunicator::RegisterWindow).
+  std::vector<absl::Span<std::byte>> windows;
 };
 
 // The status of a collective that is started after Abort.

@@ -27,4 +27,6 @@ absl::StatusOr<void*> AllocateDeviceMemory(int32_t device, int64_t size_bytes) {
 
 absl::Status FreeDeviceMemory(const void* memory) { return Allocations().Free(memory); }
 
+int64_t DeviceMemorySize(const void* memory) { return Allocations().SizeOf(memory); }
+
 }  // namespace coordd

@@ -5,10 +5,11 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from c10d_ranks import DEVICE
+from c10d_ranks import DEVICE, torch_version
 from check_c10d_collectives import backend, equal, ranks, refused
-from check_c10d_training import STEPS, close, inputs, model
+from check_c10d_training import STEPS, close, inputs, model, train
 
 
 def check_a_call_follows_the_stream_and_does_not_wait_for_the_device():
@@ -120,8 +121,53 @@ def check_fsdp2_trains_as_over_nccl_or_one_process():
           torch.cat([one.detach().flatten() for one in alone.parameters()]))
 
 
+def has_pools():
+    return hasattr(getattr(torch.cuda, "MemPool", None), "snapshot")
+
+
+def check_ddp_trains_in_buckets_that_are_registered():
+    from coordd.torch.distributed import register_buckets
+    if not has_pools():
+        return
+    results = []
+    for registers in (False, True):
+        wrapped = DistributedDataParallel(model(), device_ids=[torch.cuda.current_device()], bucket_cap_mb=0.2)
+        buckets = register_buckets(wrapped) if registers else None
+        results.append(train(wrapped))
+        if buckets is not None:
+            assert buckets.registered
+            buckets.deregister()
+    close(results[1], results[0])
+
+
+def check_fsdp2_gathers_into_memory_that_is_registered():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from coordd.torch.distributed import register_all_gathers
+    if not has_pools() or torch_version() < (2, 14) or dist.get_world_size() < 2:
+        return
+    results = []
+    for registers in (False, True):
+        mesh, sharded = init_device_mesh(DEVICE, (dist.get_world_size(),)), model()
+        for layer in sharded:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(sharded, mesh=mesh)
+        gathers = register_all_gathers(sharded) if registers else None
+        optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            sharded(inputs(step)).pow(2).mean().backward()
+            optimizer.step()
+        results.append(torch.cat([one.full_tensor().detach().flatten() for one in sharded.parameters()]))
+        if gathers is not None:
+            assert gathers.registered
+            gathers.deregister()
+    close(results[1], results[0])
+
+
 def check_a_pool_of_memory_is_registered_with_nccl():
-    if not hasattr(getattr(torch.cuda, "MemPool", None), "snapshot"):
+    if not has_pools():
         return
     rank, size = ranks()
     pool = torch.cuda.MemPool(backend().mem_allocator)

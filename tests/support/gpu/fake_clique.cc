@@ -31,7 +31,7 @@ struct FakeClique::Shared {
     std::atomic<uint32_t> phase;       // barriers that it has reached
     FakeOperation operation;
     std::atomic<uint32_t> windows;
-    std::atomic<uint64_t> window_bytes;  // of the last
+    FakeWindow last_windows[2];  // by number; a rank is ahead of another by one at most
   };
   struct alignas(64) Pair {
     std::atomic<uint32_t> full;
@@ -143,16 +143,23 @@ std::pair<int, int> FakeClique::SameDevice() const {
   return {-1, -1};
 }
 
-uint32_t FakeClique::AddWindow(int rank, uint64_t bytes) {
-  shared_->members[rank].window_bytes = bytes;
-  return ++shared_->members[rank].windows;
+uint32_t FakeClique::AddWindow(int rank, const FakeWindow& window) {
+  Shared::Member& member = shared_->members[rank];
+  member.last_windows[(member.windows + 1) % 2] = window;
+  return ++member.windows;
 }
 
-bool FakeClique::WindowIsMade(uint32_t number, bool* equal) const {
-  *equal = true;
-  for (uint32_t r = 0; r < shared_->size; ++r) {
+bool FakeClique::WindowIsMade(uint32_t number, const char** differs) const {
+  *differs = nullptr;
+  for (uint32_t r = 0; r < shared_->size; ++r)
     if (shared_->members[r].windows < number) return false;
-    *equal = *equal && shared_->members[r].window_bytes == shared_->members[0].window_bytes;
+  const FakeWindow& first = shared_->members[0].last_windows[number % 2];
+  for (uint32_t r = 1; r < shared_->size; ++r) {
+    const FakeWindow& other = shared_->members[r].last_windows[number % 2];
+    if (other.bytes != first.bytes) *differs = "a window of different sizes";
+    if (other.allocation != first.allocation) *differs = "a window of memory of different sizes";
+    if (other.place != first.place)
+      *differs = "a window at different places: ranks have deregistered different ones";
   }
   return true;
 }

@@ -34,6 +34,13 @@ struct FakeTransfer {
   size_t bytes = 0;
 };
 
+// What NCCL takes for equal on all ranks, and does not compare.
+struct FakeWindow {
+  uint64_t bytes = 0;
+  uint64_t allocation = 0;  // bytes of that
+  uint64_t place = 0;       // in the addresses under which each rank sees all ranks' windows
+};
+
 class FakeClique {
  public:
   // Attaches `rank` to the clique of so many ids. nullptr: one of them has served before, or this
@@ -51,11 +58,11 @@ class FakeClique {
   // Two ranks with equal keys that are set; or {-1, -1}.
   std::pair<int, int> SameDevice() const;
 
-  // Windows are made by all ranks together: notes that `rank` has come to its next one, of `bytes`,
-  // and returns how many that are.
-  uint32_t AddWindow(int rank, uint64_t bytes);
-  // Whether all have come to that one; leaves whether their sizes are equal.
-  bool WindowIsMade(uint32_t number, bool* equal) const;
+  // Windows are made by all ranks together: notes that `rank` has come to its next one, and returns
+  // how many that are.
+  uint32_t AddWindow(int rank, const FakeWindow& window);
+  // Whether all have come to that one; leaves what is not equal in theirs, nullptr: nothing.
+  bool WindowIsMade(uint32_t number, const char** differs) const;
 
   // They end with false when `aborted` becomes true, else when all ranks have called.
   using Aborted = std::function<bool()>;

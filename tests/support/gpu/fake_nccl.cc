@@ -110,10 +110,11 @@ bool Connect(FakeComm& comm, const std::vector<FakeCall>& calls) {
   for (const FakeCall& call : calls) {
     const bool of_two = call.kind == FakeCall::kSend || call.kind == FakeCall::kRecv;
     if (of_two || !comm.connected.insert(call.kind).second) continue;
-    const uint32_t number = comm.clique->AddWindow(comm.rank, 0);
-    bool equal = true;
+    const uint32_t number = comm.clique->AddWindow(comm.rank, {});
+    const char* differs = nullptr;
     ++comm.connecting;
-    for (FakeRest rest; !comm.clique->WindowIsMade(number, &equal) && !comm.Aborted();) rest.Once();
+    for (FakeRest rest; !comm.clique->WindowIsMade(number, &differs) && !comm.Aborted();)
+      rest.Once();
     const bool aborted = comm.Aborted();
     --comm.connecting;
     if (aborted) return false;
@@ -351,7 +352,7 @@ NcclResult ncclCommAbort(NcclComm handle) {
     std::lock_guard lock(handle->comm->mu);
     if (handle->comm->child != nullptr) EndChild(*handle->comm);
   }
-  for (const auto& [window, buffer] : handle->comm->windows) ForgetWindow(buffer);
+  for (const auto& [window, made] : handle->comm->windows) ForgetWindow(made.memory);
   Free(handle);
   ++aborted_count;
   return NcclResult::kSuccess;

@@ -55,11 +55,16 @@ struct FakeComm {
   std::map<NcclOp, std::pair<NcclType, double>> operators;
   int operators_made = 0;
   // A window that is being made, until all ranks have come to it; guarded by mu.
+  struct Window {
+    void* memory = nullptr;  // as ncclMemAlloc gave it
+    FakeWindow shared;
+  };
   uint32_t window_number = 0;
-  void* window_buffer = nullptr;
+  Window next_window;
   NcclWindow* window_slot = nullptr;
   std::atomic<bool> window_pending = false;
-  std::map<NcclWindow, void*> windows;  // their buffers; guarded by mu
+  std::map<NcclWindow, Window> windows;  // guarded by mu
+  uint64_t windows_end = 0;              // of 2.27, which takes no place twice; guarded by mu
 
   bool Aborted() const { return aborted; }
 };
@@ -87,7 +92,7 @@ void NoteFakeHandle();
 // Makes the window that is pending, once all ranks have come to it.
 void PollWindow(FakeComm& comm);
 // A communicator has no window of it any more.
-void ForgetWindow(void* buffer);
+void ForgetWindow(void* memory);
 
 // One call of a collective; kSend and kRecv are exchanged together with their neighbours.
 struct FakeCall {

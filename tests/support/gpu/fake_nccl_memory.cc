@@ -1,6 +1,9 @@
 // Memory and its registration, for fake_nccl.so.
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "tests/support/gpu/fake_cuda.h"
 #include "tests/support/gpu/fake_nccl.h"
@@ -15,8 +18,33 @@ namespace {
 std::atomic<long> registered_count = 0, windows_count = 0;
 
 // What ncclMemAlloc has given, and how many windows are on it.
+struct Memory {
+  size_t size = 0;
+  int windows = 0;
+};
 std::mutex memory_mu;
-std::map<void*, int> allocated;
+std::map<void*, Memory> allocated;
+
+#if FAKE_NCCL_SHRINKS
+// NCCL maps in pieces of that; and this is what an offset has to be a multiple of.
+constexpr uint64_t kGranularity = 2 << 20, kAlignment = 4096;
+
+// Where a window of new memory comes to lie: the first gap that is large enough (ncclSpaceAlloc).
+// REQUIRES: comm.mu.
+uint64_t NextPlace(FakeComm& comm, uint64_t bytes) {
+  const uint64_t size = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  if (FAKE_NCCL_VERSION < 22800) return std::exchange(comm.windows_end, comm.windows_end + size);
+  std::map<uint64_t, uint64_t> taken;
+  for (const auto& [handle, window] : comm.windows)
+    taken[window.shared.place] = window.shared.place + window.shared.allocation;
+  uint64_t place = 0;
+  for (const auto& [begin, end] : taken) {
+    if (place + size <= begin) break;
+    place = std::max(place, (end + kGranularity - 1) / kGranularity * kGranularity);
+  }
+  return place;
+}
+#endif
 
 }  // namespace
 
@@ -24,24 +52,24 @@ namespace coordd {
 
 void PollWindow(FakeComm& comm) {
   std::lock_guard lock(comm.mu);
-  bool equal = false;
-  if (!comm.clique->WindowIsMade(comm.window_number, &equal)) return;
-  if (!equal) {
-    BreakRule("a window of different sizes");
+  const char* differs = nullptr;
+  if (!comm.window_pending || !comm.clique->WindowIsMade(comm.window_number, &differs)) return;
+  if (differs != nullptr) {
+    BreakRule(differs);
     comm.error = static_cast<int>(NcclResult::kInvalidUsage);
   } else if (FakeNcclSettings().Get("no_windows") == 0) {
-    *comm.window_slot = reinterpret_cast<NcclWindow>(comm.window_buffer);
-    comm.windows.emplace(*comm.window_slot, comm.window_buffer);
+    *comm.window_slot = reinterpret_cast<NcclWindow>(comm.next_window.memory);
+    comm.windows.emplace(*comm.window_slot, comm.next_window);
     ++windows_count;
     std::lock_guard memory_lock(memory_mu);
-    ++allocated[comm.window_buffer];
+    ++allocated[comm.next_window.memory].windows;
   }
   comm.window_pending = false;
 }
 
-void ForgetWindow(void* buffer) {
+void ForgetWindow(void* memory) {
   std::lock_guard lock(memory_mu);
-  --allocated[buffer];
+  --allocated[memory].windows;
 }
 
 }  // namespace coordd
@@ -85,7 +113,7 @@ NcclResult ncclMemAlloc(void** pointer, size_t size) {
   if (cuMemAlloc_v2(&memory, size) != kCudaSuccess) return NcclResult::kUnhandledCudaError;
   *pointer = reinterpret_cast<void*>(memory);
   std::lock_guard lock(memory_mu);
-  allocated.emplace(*pointer, 0);
+  allocated.emplace(*pointer, Memory{size, 0});
   return NcclResult::kSuccess;
 }
 NcclResult ncclMemFree(void* pointer) {
@@ -93,7 +121,8 @@ NcclResult ncclMemFree(void* pointer) {
     std::lock_guard lock(memory_mu);
     const auto found = allocated.find(pointer);
     if (found == allocated.end()) return Refuse("ncclMemFree of what ncclMemAlloc did not give");
-    if (found->second != 0) return Refuse("ncclMemFree of what a communicator has a window of");
+    if (found->second.windows != 0)
+      return Refuse("ncclMemFree of what a communicator has a window of");
     allocated.erase(found);
   }
   return cuMemFree_v2(reinterpret_cast<CudaPointer>(pointer)) == kCudaSuccess
@@ -110,16 +139,31 @@ NcclResult ncclCommWindowRegister(NcclComm handle, void* buffer, size_t size, Nc
     return Refuse("ncclCommWindowRegister while NCCL is busy");
   if (comm.finalized) return Refuse("ncclCommWindowRegister after ncclCommFinalize");
   if (flags != kNcclWindowSymmetric) return Refuse("a window that is not symmetric");
+  FakeComm::Window next;
+  uint64_t offset = 0;
   {
     std::lock_guard lock(memory_mu);
-    if (allocated.count(buffer) == 0)
+    auto found = allocated.upper_bound(buffer);
+    if (found == allocated.begin()) return Refuse("a symmetric window of other memory");
+    --found;
+    next.memory = found->first;
+    offset = static_cast<uint64_t>(static_cast<char*>(buffer) - static_cast<char*>(next.memory));
+    next.shared.bytes = size;
+    next.shared.allocation = found->second.size;
+    if (offset + size > found->second.size)
       return Refuse("a symmetric window of memory that is not ncclMemAlloc's");
+    if (offset % kAlignment != 0) return Refuse("Window address must be suitably aligned.");
   }
   std::lock_guard lock(comm.mu);
+  // 2.27 unmaps all of it with the first of them that is deregistered; later ones map it once, and
+  // so take ranks for equal of which one has mapped it and another has not.
+  for (const auto& [handle_of, other] : comm.windows)
+    if (other.memory == next.memory) return Refuse("two windows of one allocation");
+  next.shared.place = NextPlace(comm, next.shared.allocation) + offset;
   *window = nullptr;
   comm.window_slot = window;
-  comm.window_buffer = buffer;
-  comm.window_number = comm.clique->AddWindow(comm.rank, size);
+  comm.next_window = next;
+  comm.window_number = comm.clique->AddWindow(comm.rank, next.shared);
   comm.window_pending = true;
   return NcclResult::kInProgress;
 }
@@ -128,7 +172,7 @@ NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
   const auto found = handle->comm->windows.find(window);
   if (found == handle->comm->windows.end())
     return Refuse("ncclCommWindowDeregister of what is no window");
-  ForgetWindow(found->second);
+  ForgetWindow(found->second.memory);
   handle->comm->windows.erase(found);
   return NcclResult::kSuccess;
 }

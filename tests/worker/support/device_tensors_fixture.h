@@ -74,12 +74,12 @@ class DeviceTensorsTest : public ::testing::Test {
     }
   }
   // Plans the tensors that the worker reports next, so many at a time.
-  void PlanWhatIsReady(int count = 1) {
+  void PlanWhatIsReady(int count = 1, v1::MemoryKind memory = v1::MEMORY_KIND_CUDA) {
     v1::CoordinatorMessage message = Message();
     while (message.plan().batches_size() < count) {
       const v1::WorkerMessage ready = coordinator_.ReceiveNext();
       for (const v1::TensorSpec& tensor : ready.tensors_ready().tensors()) {
-        EXPECT_EQ(tensor.memory(), v1::MEMORY_KIND_CUDA);
+        EXPECT_EQ(tensor.memory(), memory);
         v1::FusedBatch& batch = *message.mutable_plan()->add_batches();
         batch.set_sequence(++planned_);
         batch.add_tensors(tensor.name());

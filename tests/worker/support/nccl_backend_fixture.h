@@ -22,9 +22,10 @@ class NcclBackendTest : public testing::Test {
 
   NcclBackendTest() { options_.init_limit = absl::Minutes(2); }
   ~NcclBackendTest() override {
-    for (const char* name : {"init_never", "init_error", "id_error", "register_error", "no_windows",
-                             "async_error", "abort_hangs", "id_repeats", "shrink_error",
-                             "shrink_never", "shrink_fails", "split_error", "split_fails"}) {
+    for (const char* name :
+         {"init_never", "init_error", "id_error", "register_error", "memory_error", "no_windows",
+          "async_error", "abort_hangs", "id_repeats", "shrink_error", "shrink_never",
+          "shrink_fails", "split_error", "split_fails"}) {
       SetFakeNccl(name, 0);
     }
     SetFakeNccl("init_polls", 1);

@@ -149,8 +149,7 @@ void NcclBackend::LetGoOfMemory() {
 
 void NcclBackend::UseWindow(ProcessSetId group) {
   Channel& all = groups_.at(group).all;
-  if (all.communicator == nullptr && all.window == Channel::Window::kNone)
-    all.window = Channel::Window::kWanted;
+  if (all.communicator == nullptr) all.window.Want(buffers_.window());
 }
 
 void NcclBackend::UseDirect(ProcessSetId group) { groups_.at(group).direct = true; }
@@ -254,7 +253,12 @@ bool NcclBackend::MoveFront() {
   Group& group = groups_.at(front.args.group);
   Channel& channel = ChannelOf(group, front.args);
   if (channel.communicator == nullptr && !AwaitCommunicator(front.args, group)) return false;
-  if (channel.window != Channel::Window::kNone && !AwaitWindow(channel)) return false;
+  if (channel.window.wanted() && !AwaitWindow(channel)) return false;
+  while (!front.args.windows.empty()) {
+    channel.window.Want(front.args.windows.front());
+    front.args.windows.erase(front.args.windows.begin());
+    if (!AwaitWindow(channel)) return false;
+  }
   absl::Status status;
   if (!front_pending_) {
     status = RegisterWith(front.args.group, group, channel);
@@ -330,24 +334,14 @@ bool NcclBackend::AwaitCommunicator(const CollectiveArgs& args, Group& group) {
 }
 
 bool NcclBackend::AwaitWindow(Channel& channel) {
-  absl::Status status;
-  if (channel.window == Channel::Window::kWanted) {
-    channel.window = Channel::Window::kPending;
-    channel.window_by = clock_.Now() + options_.init_limit;
-    status = channel.communicator->RegisterWindow(buffers_.window());
-  }
-  absl::StatusOr<bool> pending = channel.communicator->Pending();
-  if (status.ok()) status = pending.status();
-  if (status.ok() && *pending && clock_.Now() >= channel.window_by) {
-    status = absl::DeadlineExceededError(
-        absl::StrCat("not all ranks have registered a symmetric window within ",
-                     absl::FormatDuration(options_.init_limit)));
-  }
+  const absl::StatusOr<bool> is_over =
+      channel.window.Advance(*channel.communicator, clock_.Now(), options_.init_limit);
   // The others wait for this rank in it: there is no way on without.
-  if (!status.ok()) watchdog_->Fail(status);
-  if (!status.ok() || *pending) return false;
-  channel.window = Channel::Window::kNone;
-  if (channel.communicator->HasWindow()) buffers_.NoteWindow(&channel.registered);
+  if (!is_over.ok()) watchdog_->Fail(is_over.status());
+  if (!is_over.ok() || !*is_over) return false;
+  const std::byte* const made = channel.window.Take().data();
+  const bool is_buffer = options_.window != nullptr && made == buffers_.window().data();
+  if (is_buffer && channel.communicator->HasWindow(made)) buffers_.NoteWindow(&channel.registered);
   return true;
 }
 

@@ -24,6 +24,7 @@
 #include "worker/gpu/nccl/nccl_watchdog.h"
 #include "worker/gpu/nccl/program_memory.h"
 #include "worker/gpu/nccl/stream_calls.h"
+#include "worker/gpu/nccl/window_maker.h"
 #include "worker/interfaces/collective_backend.h"
 
 namespace coordd {
@@ -96,8 +97,9 @@ class NcclBackend final : public CollectiveBackend {
   // REQUIRES: as UseDirect.
   void LeaveUnregistered(ProcessSetId group) { groups_.at(group).registers = false; }
   // Memory of the program on this device, from the batch on whose `before` calls this, which is the
-  // same one on all ranks of the group. UNAVAILABLE: NCCL's error, behind which there is no way on:
-  // the others have theirs. REQUIRES: NCCL has ncclCommRegister.
+  // same one on all ranks of the group. A communicator to which it is a window (`windows` of that
+  // batch) leaves it at that. UNAVAILABLE: NCCL's error, behind which there is no way on: the
+  // others have theirs. REQUIRES: NCCL has ncclCommRegister.
   absl::Status RegisterMemory(ProcessSetId group, absl::Span<std::byte> memory);
   // Of this rank alone: nothing that is launched or will be uses it. `released`: when NCCL does not
   // know it any more, which is when the device is through with what was launched before; nothing
@@ -141,8 +143,7 @@ class NcclBackend final : public CollectiveBackend {
     std::shared_ptr<NcclCommunicator> communicator;
     size_t registered = 0;  // fusion buffers that it has been offered
     size_t program = 0;     // and memory of the program
-    enum class Window { kNone, kWanted, kPending } window = Window::kNone;
-    absl::Time window_by;  // when it is pending: until then the others have to come
+    WindowMaker window;     // what is to be one before the next batch
   };
   struct Group {
     int32_t rank = 0, size = 1;

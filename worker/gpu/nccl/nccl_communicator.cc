@@ -257,15 +257,26 @@ absl::Status NcclCommunicator::Register(absl::Span<std::byte> buffer) {
 
 absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
   return Call("ncclCommWindowRegister", [this, buffer](NcclComm comm) {
-    return nccl().CommWindowRegister(comm, buffer.data(), buffer.size(), &window_,
+    NcclWindow& window = windows_[buffer.data()];
+    window = nullptr;
+    return nccl().CommWindowRegister(comm, buffer.data(), buffer.size(), &window,
                                      kNcclWindowSymmetric);
   });
+}
+
+bool NcclCommunicator::HasWindow(const std::byte* begin) {
+  if (Enter() == nullptr) return false;
+  const auto found = windows_.find(begin);
+  const bool has = found != windows_.end() && found->second != nullptr;
+  Leave();
+  return has;
 }
 
 void NcclCommunicator::DeregisterAll(NcclComm comm) {
   for (const auto& [begin, handle] : std::exchange(registered_, {}))
     nccl().CommDeregister(comm, handle);
-  if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
+  for (const auto& [begin, window] : std::exchange(windows_, {}))
+    if (window != nullptr) nccl().CommWindowDeregister(comm, window);
 }
 
 absl::Status NcclCommunicator::Deregister() {
@@ -277,6 +288,9 @@ absl::Status NcclCommunicator::Deregister() {
 
 absl::Status NcclCommunicator::Deregister(const std::byte* begin) {
   return Call("ncclCommDeregister", [this, begin](NcclComm comm) {
+    const auto window = windows_.extract(begin);
+    if (!window.empty() && window.mapped() != nullptr)
+      return nccl().CommWindowDeregister(comm, window.mapped());
     const auto registered = registered_.extract(begin);
     return registered.empty() ? NcclResult::kSuccess
                               : nccl().CommDeregister(comm, registered.mapped());

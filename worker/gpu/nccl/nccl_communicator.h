@@ -63,15 +63,18 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   // from or to there needs no copy of NCCL's. Of this rank alone. REQUIRES: NCCL has
   // ncclCommRegister, and nothing is pending.
   absl::Status Register(absl::Span<std::byte> buffer);
-  // Begins to make it a symmetric window: a collective of all ranks, with memory of NcclMemory and
-  // equal sizes; then Pending, which lasts as long as a rank has not come. REQUIRES: as Register.
+  // Begins to make it a symmetric window: a collective of all ranks, with the beginning of memory
+  // of NcclMemory, of which there is no other window, and equal sizes (of that memory, too); then
+  // Pending, which lasts as long as a rank has not come. REQUIRES: as Register; the ranks have
+  // deregistered the same windows before, since NCCL takes equal places in the memory that all see.
   absl::Status RegisterWindow(absl::Span<std::byte> buffer);
   // Once that is no longer pending: false: NCCL has no symmetric memory between these ranks, which
   // it has found out on all of them. True does not say that it has: some versions (2.27, 2.28) give
   // a window of memory that they have only registered, or done nothing with.
-  bool HasWindow() const { return window_ != nullptr; }
-  // What is registered no longer is; all of it, or what begins there. NCCL may free memory of its
-  // own, and wait for all that is on the device to do so. REQUIRES: nothing is pending.
+  bool HasWindow(const std::byte* begin);
+  // What is registered no longer is, nor a window; all of it, or what begins there. Of this rank
+  // alone. NCCL may free memory of its own, and wait for all that is on the device to do so.
+  // REQUIRES: nothing is pending.
   absl::Status Deregister();
   absl::Status Deregister(const std::byte* begin);
   // Whether it has yet to come out of a BeginShrink or BeginDirect: of that only one thread asks
@@ -148,7 +151,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
 
   // Written by NCCL until Begin's init, BeginShrink's, BeginDirect's, and RegisterWindow, is over.
   NcclComm slot_ = nullptr;
-  NcclWindow window_ = nullptr;
+  std::map<const std::byte*, NcclWindow> windows_;  // by what they are of; nullptr: it is none
 
   // What BeginRevoke and AwaitRevoked, which are called one behind the other, have found.
   NcclResult revoking_ = NcclResult::kSuccess;

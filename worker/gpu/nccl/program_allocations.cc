@@ -43,6 +43,12 @@ absl::Status ProgramAllocations::Free(const void* memory) {
   return absl::OkStatus();
 }
 
+int64_t ProgramAllocations::SizeOf(const void* memory) {
+  MutexLock lock(&mu_);
+  const auto found = memory_.find(memory);
+  return found == memory_.end() ? 0 : static_cast<int64_t>(found->second->span().size());
+}
+
 absl::StatusOr<std::shared_ptr<NcclRuntime>> ProgramAllocations::Runtime() {
   MutexLock lock(&mu_);
   if (!runtime_.has_value()) runtime_ = open_();

@@ -29,6 +29,8 @@ class ProgramAllocations {
   // REQUIRES: nothing on a device uses it, and no communicator knows it. INVALID_ARGUMENT: Allocate
   // has not given it.
   absl::Status Free(const void* memory);
+  // Of what begins there; 0: Allocate has given nothing that does.
+  int64_t SizeOf(const void* memory);
 
  private:
   absl::StatusOr<std::shared_ptr<NcclRuntime>> Runtime();

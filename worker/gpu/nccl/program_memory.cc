@@ -15,8 +15,11 @@ absl::Status ProgramMemory::RegisterWith(ProcessSetId group, NcclCommunicator& c
                                          size_t* offered) {
   const auto found = groups_.find(group);
   if (found == groups_.end()) return absl::OkStatus();
-  for (; *offered < found->second.size(); ++*offered)
-    COORDD_RETURN_IF_ERROR(communicator.Register(found->second[*offered]));
+  for (; *offered < found->second.size(); ++*offered) {
+    const Region region = found->second[*offered];
+    if (!communicator.HasWindow(region.data()))
+      COORDD_RETURN_IF_ERROR(communicator.Register(region));
+  }
   return absl::OkStatus();
 }
 

@@ -28,8 +28,8 @@ class ProgramMemory {
 
   void Add(ProcessSetId group, Region region);
   bool Has(ProcessSetId group) const { return groups_.count(group) > 0; }
-  // With a communicator of the group, which has been `offered` so many: what it has not. NCCL's
-  // error: the others may have it.
+  // With a communicator of the group, which has been `offered` so many: what it has not, and what
+  // is no window to it. NCCL's error: the others may have it.
   absl::Status RegisterWith(ProcessSetId group, NcclCommunicator& communicator, size_t* offered);
   // Nobody uses it any more. `released` is called by LetGo.
   void Release(ProcessSetId group, Region region, std::function<void()> released);

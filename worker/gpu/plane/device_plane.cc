@@ -178,9 +178,10 @@ int64_t DevicePlane::registered_bytes() {
   return made == nullptr ? 0 : made->registered_bytes();
 }
 
-absl::StatusOr<std::string> DevicePlane::ExpectMemory(ProcessSetId process_set, int32_t device,
-                                                      absl::Span<std::byte> memory,
-                                                      absl::Time deadline) {
+absl::StatusOr<DevicePlane::MemoryBegun> DevicePlane::BeginMemory(ProcessSetId process_set,
+                                                                  int32_t device,
+                                                                  absl::Span<std::byte> memory,
+                                                                  absl::Time deadline) {
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceRuntime> devices, access_.Devices());
   COORDD_RETURN_IF_ERROR(CheckMemory(*devices, device, memory));
   if (access_.Nccl().ok()) COORDD_RETURN_IF_ERROR(agreements_.ClaimDevice(device));
@@ -203,7 +204,11 @@ absl::StatusOr<std::string> DevicePlane::ExpectMemory(ProcessSetId process_set, 
         "not all ranks register memory with NCCL: COORDD_GPU_REGISTER is 0 on one, or its NCCL is "
         "older than 2.19");
   }
-  return backend_.registrations().Expect(process_set, memory);
+  COORDD_ASSIGN_OR_RETURN(const DeviceRegistrations::Begun begun,
+                          backend_.registrations().Begin(process_set, memory));
+  MemoryBegun result{begun.number, std::nullopt};
+  if ((*decision)->windows) result.windows = begun.windows;
+  return result;
 }
 
 absl::Status DevicePlane::ReleaseMemory(ProcessSetId process_set, const std::byte* memory,

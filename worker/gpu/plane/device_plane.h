@@ -108,18 +108,30 @@ class DevicePlane {
   void EndLane(LaneId lane);
 
   // Memory of the program on a device that NCCL is to know, in the set's communicators, as long as
-  // the generation lasts. Collective: all ranks of the set call alike, then submit an allgather of
-  // the name that this returns, and ask whether it WasLaunched; if not (it was staged), they do all
-  // of that again. UNIMPLEMENTED: not all ranks can, and why;
+  // the generation lasts. Collective: all ranks of the set call alike, submit an allgather of the
+  // name that ExpectMemory returns, and ask whether it WasLaunched; if not (it was staged), they do
+  // all of that again. Where there may be windows they agree on whether this is one in between.
+  // UNIMPLEMENTED: not all ranks can, and why;
   // INVALID_ARGUMENT: it is not the device's, or registered already; RESOURCE_EXHAUSTED;
   // DEADLINE_EXCEEDED.
-  absl::StatusOr<std::string> ExpectMemory(ProcessSetId process_set, int32_t device,
-                                           absl::Span<std::byte> memory, absl::Time deadline);
-  bool WasLaunched(const std::string& marker) {
-    return backend_.registrations().WasApplied(marker);
+  struct MemoryBegun {
+    int64_t number = 0;              // equal on all ranks
+    std::optional<int64_t> windows;  // WindowClaim's, where there may be some
+  };
+  absl::StatusOr<MemoryBegun> BeginMemory(ProcessSetId process_set, int32_t device,
+                                          absl::Span<std::byte> memory, absl::Time deadline);
+  std::string ExpectMemory(ProcessSetId process_set, int64_t number, bool as_window) {
+    return backend_.registrations().Expect(process_set, number, as_window);
   }
+  // Also where none was submitted: whatever has begun ends by this.
+  bool WasLaunched(ProcessSetId process_set, int64_t number) {
+    return backend_.registrations().WasApplied(process_set, number);
+  }
+  // Whether that of why there is no window has yet to be said.
+  bool IsFirstWithoutWindow() { return backend_.registrations().IsFirstWithoutWindow(); }
   // Of this rank alone: it can be freed when this has returned. INVALID_ARGUMENT: it is not
-  // registered. DEADLINE_EXCEEDED: the device is not through.
+  // registered. FAILED_PRECONDITION: a registration is under way. DEADLINE_EXCEEDED: the device is
+  // not through.
   absl::Status ReleaseMemory(ProcessSetId process_set, const std::byte* memory,
                              absl::Time deadline);
 

@@ -206,6 +206,7 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
   COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch,
                           scratch_.For(batch.ScratchBytes(), backend_.device(), *backend));
   CollectiveArgs args = batch.Payload(scratch);
+  args.windows = backend_.registrations().WindowsOf(batch);
   running->before = batch.TakeMoves();
   batch.Unpack();
   running->behind = batch.TakeMoves();

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,7 +22,8 @@ namespace coordd {
 
 // NCCL wants all ranks of a communicator to give registered memory to a call, or none. So a
 // registration is a batch of its own, the marker: a small allgather, which has one place in the
-// order of all ranks. What each of them expects under the marker's name is registered there.
+// order of all ranks. What each of them expects under the marker's name is registered there; the
+// name also says whether all make a symmetric window of it first, on which they have agreed.
 //
 // Of one generation. Thread-safe.
 class DeviceRegistrations {
@@ -29,31 +32,57 @@ class DeviceRegistrations {
   static constexpr size_t kRegionsMax = 64;
   using Region = absl::Span<std::byte>;
 
-  // Returns the name of the marker that is to be submitted; equal on all ranks, who call alike.
+  // One that has begun. Its number is equal on all ranks, who call alike.
+  struct Begun {
+    int64_t number = 0;
+    int64_t windows = 0;  // DigestOf the set's windows
+  };
   // INVALID_ARGUMENT: it overlaps with what is there. RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::string> Expect(ProcessSetId process_set, Region region);
-  // When the marker is through, however: whether it was launched. If not, nothing is expected.
-  bool WasApplied(const std::string& name);
+  absl::StatusOr<Begun> Begin(ProcessSetId process_set, Region region);
+  // Returns the name of the marker that is to be submitted.
+  std::string Expect(ProcessSetId process_set, int64_t number, bool as_window);
+  // When the marker is through, however, or none will come: whether it was launched. If not,
+  // nothing is expected.
+  bool WasApplied(ProcessSetId process_set, int64_t number);
+  // Before a marker is launched: what is to be windows first; nothing for other batches.
+  std::vector<Region> WindowsOf(const BatchJob& batch);
   // At the marker's place; nothing for other batches. FAILED_PRECONDITION: this rank does not
   // expect it, so the others have what it has not; or it has joined, and has no memory of the
   // program's to give where the others have.
   absl::Status Apply(const BatchJob& batch, NcclBackend& backend);
-  // INVALID_ARGUMENT: it is not registered there.
+  // True the first time.
+  bool IsFirstWithoutWindow() {
+    MutexLock lock(&mu_);
+    return !std::exchange(told_, true);
+  }
+  // INVALID_ARGUMENT: it is not registered there. FAILED_PRECONDITION: its registration is not
+  // over, or, of a window, another one's in the set, for which the ranks compare the windows they
+  // have.
   absl::StatusOr<Region> Remove(ProcessSetId process_set, const std::byte* memory);
 
  private:
-  struct Expected {
-    ProcessSetId process_set;
+  struct Registration {
     Region region;
+    std::optional<bool> as_window;  // once it is expected
     bool applied = false;
+    bool ended = false;  // WasApplied has been asked
   };
-  absl::Status ApplyMarker(const std::string& name, bool absent, NcclBackend& backend);
+  using Registrations = std::map<int64_t, Registration>;  // by number
+  struct Set {
+    int64_t next = 0;
+    Registrations registrations;  // also what has begun
+  };
+  static std::string NameOf(ProcessSetId process_set, int64_t number, bool as_window);
+  // nullptr: it is no marker's, or nothing is expected.
+  Registration* Find(ProcessSetId process_set, absl::string_view name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ApplyMarker(ProcessSetId process_set, const std::string& name, bool absent,
+                           NcclBackend& backend);
 
   // Guarded by mu_.
   Mutex mu_;
-  std::map<std::string, Expected> expected_ ABSL_GUARDED_BY(mu_);
-  std::map<ProcessSetId, int64_t> next_ ABSL_GUARDED_BY(mu_);
-  std::map<ProcessSetId, std::vector<Region>> regions_ ABSL_GUARDED_BY(mu_);  // also expected ones
+  std::map<ProcessSetId, Set> sets_ ABSL_GUARDED_BY(mu_);
+  bool told_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace coordd

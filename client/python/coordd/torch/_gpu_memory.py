@@ -49,6 +49,9 @@ def register_memory(tensor: torch.Tensor, process_set: ProcessSet = global_proce
     registered, or none of them does, and no rank calls join(): NCCL has no defined result for anything else. Where reduced in
     place, registration helps with NVLink SHARP and not with rings.
 
+    With COORDD_GPU_REGISTER=symmetric on all ranks a tensor that begins a segment of mem_pool() is a symmetric window of NCCL's, where
+    all ranks' are as large; else one warning says whose is not.
+
     It ends with the generation: after HorovodInternalError, register again. timeout: seconds for the others to come; 0:
     COORDD_TIMEOUT. HorovodInternalError: a rank was lost or did not come. NotImplementedError or ValueError: not all ranks can
     register (COORDD_GPU_REGISTER=0, no NCCL, one before 2.19), or the memory overlaps with what is registered.

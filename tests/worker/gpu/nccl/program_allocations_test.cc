@@ -32,7 +32,11 @@ TEST_F(ProgramAllocationsTest, IsMemoryOfTheDeviceUntilItIsFreed) {
     const auto scope = DeviceScope::Enter(*runtime_->device, 1);
     EXPECT_EQ(runtime_->device->PlaceOf(*second).device, 1);
   }
+  const int64_t size = allocations_.SizeOf(*first);
+  EXPECT_GT(size, 0);
+  EXPECT_EQ(allocations_.SizeOf(static_cast<std::byte*>(*first) + 1), 0);
   EXPECT_THAT(allocations_.Free(*first), IsOk());
+  EXPECT_EQ(allocations_.SizeOf(*first), 0);
   EXPECT_THAT(allocations_.Free(*first),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("freed already")));
   EXPECT_THAT(allocations_.Free(*second), IsOk());

@@ -20,6 +20,17 @@ class DeviceMemoryTest : public DeviceTensorsTest {
     caller.join();
     return status;
   }
+  // The same where the ranks first say what they have.
+  absl::Status RegisterWhereThereAreWindows(Worker& worker, void* memory, int64_t bytes) {
+    absl::Status status;
+    std::thread caller([&] {
+      status = worker.RegisterDeviceMemory({ProcessSetId{0}, kDevice, memory, bytes}, kHangLimit);
+    });
+    PlanWhatIsReady(1, v1::MEMORY_KIND_HOST);
+    PlanWhatIsReady();
+    caller.join();
+    return status;
+  }
   absl::Status RegisterAlone(Worker& worker, void* memory, int64_t bytes = 16,
                              int32_t device = kDevice) {
     return worker.RegisterDeviceMemory({ProcessSetId{0}, device, memory, bytes}, kHangLimit);
@@ -57,6 +68,25 @@ TEST_F(DeviceMemoryTest, EndsWithTheGenerationAndIsRegisteredAnew) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not registered")));
   planned_ = 0;
   ASSERT_THAT(Register(*worker, values), IsOk());
+  Stop(*worker);
+}
+
+TEST_F(DeviceMemoryTest, WhereThereAreWindowsTheRanksFirstSayWhatTheyHave) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommWindowRegister");
+  options_.symmetric_gpu_windows = true;
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  const long windows = FakeNcclWindows(), registered = FakeNcclRegisteredBuffers();
+  testing::internal::CaptureStderr();
+  // Not coordd_alloc_device's, which is of another driver here.
+  float *const values = NewTensor(1.0f), *const others = NewTensor(1.0f);
+  ASSERT_THAT(RegisterWhereThereAreWindows(*worker, values, 16), IsOk());
+  ASSERT_THAT(RegisterWhereThereAreWindows(*worker, others, 16), IsOk());
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string why = "rank 0 gave 16 bytes that do not begin memory of coordd_alloc_device";
+  EXPECT_THAT(said, HasSubstr(why));
+  EXPECT_EQ(said.find(why), said.rfind(why));  // once
+  EXPECT_EQ(FakeNcclWindows(), windows + 1);   // the fusion buffer
+  EXPECT_EQ(FakeNcclRegisteredBuffers(), registered + 2);
   Stop(*worker);
 }
 

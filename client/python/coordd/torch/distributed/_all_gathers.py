@@ -1,0 +1,129 @@
+"""All-gathers of torch's fully_shard (FSDP2) into memory that NCCL is told of.
+
+torch takes a buffer from its allocator for each, and gives it back once the parameters have been copied out. Which memory that is
+depends on when other streams are through, so it may be registered on one rank and not on another, of which NCCL has no result. Here
+a few buffers, made once and registered by all ranks, are taken in turns: one is free when torch has let go of what it holds, which is
+a matter of the order of calls alone, and so equal on all ranks. torch lets go of a buffer behind the copy, in the order of the stream
+on which the next one is taken."""
+
+import math
+from typing import Any, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
+
+from coordd.torch.distributed._known_memory import let_go, new_pool, own_half, try_memory
+
+_WHAT = "register_all_gathers"
+
+
+class _Buffer:
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory, self.owner = memory, None  # type: torch.Tensor, Any
+
+    def is_free(self) -> bool:
+        """Its owner, a FSDPParamGroup, holds it until it is copied out, and may leave that to the next one."""
+        owner = self.owner
+        if owner is None:
+            return True
+        deferred = owner.comm_ctx.all_gather_state
+        held = (owner._all_gather_result, None if deferred is None else deferred.all_gather_result)
+        return all(one is None or one.all_gather_output.data_ptr() != self.memory.data_ptr() for one in held)
+
+
+class _Gathers(AllGather):
+    """Of one FSDPParamGroup."""
+
+    def __init__(self, all_gathers: "RegisteredAllGathers", owner: Any) -> None:
+        self._all, self._owner = all_gathers, owner
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        taken = self._all._take(math.prod(int(one) for one in size) * dtype.itemsize, self._owner)
+        return torch.empty(*size, dtype=dtype, device=device) if taken is None else taken.view(dtype).view(*size)
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False) -> Any:
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class RegisteredAllGathers:
+    """Of register_all_gathers(), which says what it is. Also a context: its end is deregister()."""
+
+    def __init__(self, model: Any, param_groups: List[Any], group: Any, device: torch.device, buffers: int) -> None:
+        self._group, self._device, self._count = group, device, buffers
+        self._largest = 0  # bytes that were asked for
+        self._buffers: List[_Buffer] = []
+        self._pool: Any = None
+        for owner in param_groups:
+            owner._all_gather_comm = _Gathers(self, owner)
+        self._hook = model.register_forward_pre_hook(self._before_forward, prepend=True)
+
+    @property
+    def registered(self) -> bool:
+        return self._pool is not None
+
+    def _before_forward(self, _model: Any, _inputs: Any) -> None:
+        if self._largest == 0:  # the first forward pass tells
+            return
+        self._hook.remove()
+        pool = new_pool(self._group)
+        with torch.cuda.use_mem_pool(pool, self._device):
+            buffers = [_Buffer(torch.empty(self._largest, dtype=torch.uint8, device=self._device)) for _ in range(self._count)]
+        self._group._register_pool(_WHAT, pool, alike=True)
+        self._pool, self._buffers = pool, buffers
+
+    def _take(self, size_bytes: int, owner: Any) -> Optional[torch.Tensor]:
+        self._largest = max(self._largest, size_bytes)
+        for buffer in self._buffers:
+            if size_bytes <= buffer.memory.numel() and buffer.is_free():
+                buffer.owner = owner
+                return buffer.memory[:size_bytes]
+        return None
+
+    def deregister(self) -> None:
+        """Between the same steps on all ranks; does nothing the second time, nor, but to let go of the memory, where the group has
+        ended (recover(), destroy_process_group()). The model goes on with memory of torch's."""
+        self._hook.remove()
+        self._buffers = []
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            let_go(self._group, pool)
+
+    def __enter__(self) -> "RegisteredAllGathers":
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        self.deregister()
+
+
+def register(model: Any, buffers: int) -> RegisteredAllGathers:
+    if not isinstance(model, FSDPModule):
+        raise ValueError(f"{_WHAT}: expected a model of fully_shard(), found {type(model).__name__}")
+    if buffers < 2:
+        raise ValueError(f"{_WHAT}: buffers is {buffers}, expected 2 or more")
+    modules: Any = model
+    states = [module._get_fsdp_state() for module in modules.modules() if isinstance(module, FSDPModule)]
+    if not all(hasattr(state, "_fsdp_param_groups") for state in states):
+        raise NotImplementedError(f"{_WHAT}: torch {torch.__version__} holds its buffers in another way than is known")
+    param_groups = [one for state in states for one in state._fsdp_param_groups]
+    if not param_groups:
+        raise ValueError(f"{_WHAT}: expected a model with parameters that are sharded")
+    for owner in param_groups:
+        if not all(hasattr(owner, name) for name in ("_all_gather_comm", "_all_gather_result", "comm_ctx")):
+            raise NotImplementedError(f"{_WHAT}: torch {torch.__version__} holds its buffers in another way than is known")
+        if type(owner._all_gather_comm).__name__ != "DefaultAllGather":
+            raise ValueError(f"{_WHAT}: the model has all-gathers of its own, {type(owner._all_gather_comm).__name__}")
+    groups = {id(one): one for one in (owner._all_gather_process_group for owner in param_groups)}
+    if len(groups) > 1:
+        raise ValueError(f"{_WHAT}: the model is sharded over {len(groups)} process groups, expected one")
+    device = _device_of(param_groups[0])
+    group = own_half(_WHAT, next(iter(groups.values())), device)
+    try_memory(_WHAT, group, device)
+    return RegisteredAllGathers(model, param_groups, group, device, buffers)
+
+
+def _device_of(param_group: Any) -> torch.device:
+    if param_group.device.type != "cuda":
+        raise ValueError(f"{_WHAT}: expected a model on GPUs, found one on {param_group.device.type}")
+    return param_group.device

@@ -1,0 +1,111 @@
+"""Buckets of torch's DistributedDataParallel in memory that NCCL is told of.
+
+torch allocates buckets in the model's constructor, and again before the second forward pass (with static_graph the third), in the
+order in which gradients were ready. Those stay, and only those are registered: a hook before the forward pass has them made in a pool
+of their own, right before DistributedDataParallel would, on the thread whose allocations come from the pool."""
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from coordd.torch.distributed._known_memory import let_go, new_pool, own_half, try_memory
+
+
+class RegisteredBuckets:
+    """Of register_buckets(), which says what it is. Also a context: its end is deregister()."""
+
+    def __init__(self, model: DistributedDataParallel, group: Any, device: torch.device) -> None:
+        self._group, self._device = group, device
+        self._pool: Any = new_pool(group)
+        self.registered = False
+        self._hook = model.register_forward_pre_hook(self._before_forward)
+
+    def _before_forward(self, model: Any, _inputs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if model._join_config.enable:
+            raise ValueError("register_buckets: the ranks of DistributedDataParallel.join() have no part in memory that all have "
+                             "registered, expected no join()")
+        with torch.cuda.use_mem_pool(self._pool, self._device):
+            if not model.reducer._rebuild_buckets():
+                return
+        model._has_rebuilt_buckets = True
+        self._hook.remove()
+        self._group._register_pool("register_buckets", self._pool, alike=True)
+        self.registered = True
+
+    def deregister(self) -> None:
+        """Before the model goes, between the same steps on all ranks; does nothing the second time, nor, but to let go of the
+        memory, where the group has ended (recover(), destroy_process_group()): with it went what was registered."""
+        self._hook.remove()
+        if self.registered:
+            let_go(self._group, self._pool)
+        self.registered, self._pool = False, None
+
+    def __enter__(self) -> "RegisteredBuckets":
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        self.deregister()
+
+
+def register_buckets(model: DistributedDataParallel) -> RegisteredBuckets:
+    """Collective, once a model on GPUs is wrapped and before its second step:
+
+        model = DistributedDataParallel(model, device_ids=[device])
+        buckets = coordd.torch.distributed.register_buckets(model)
+
+    Its buckets of gradients are then in memory of NCCL's (`mem_allocator`) that all ranks register (register_mem_pool) when torch has
+    made them anew, before the second or third forward pass: NCCL moves from and to them without a copy of its own, NVLink's switch reduces
+    them in place, and with COORDD_GPU_REGISTER=symmetric they are symmetric windows. deregister() ends that. After recover() the
+    model is wrapped anew, and so are its buckets.
+
+    Everything that can be in the way is tried at once, with two MiB, and is an error on all ranks: ValueError: it is no
+    DistributedDataParallel of GPUs over coordd, or torch makes its buckets once only (find_unused_parameters without static_graph),
+    or it has made them anew; or the ranks' buckets differ. NotImplementedError, DistBackendError: coordd's sentence, where a rank
+    cannot register (COORDD_GPU_REGISTER=0, NCCL before 2.19), torch before 2.6. torch.OutOfMemoryError, on this rank alone."""
+    device = _device_of(model)
+    group = own_half("register_buckets", model.process_group, device)
+    if model.find_unused_parameters and not model.static_graph:
+        raise ValueError("register_buckets: torch makes the buckets anew, where this registers them, unless it looks for unused "
+                         "parameters: expected find_unused_parameters=False, or static_graph=True")
+    if model._has_rebuilt_buckets:
+        raise ValueError("register_buckets: expected it before torch makes the buckets anew, in the second step")
+    try_memory("register_buckets", group, device)
+    return RegisteredBuckets(model, group, device)
+
+
+def register_all_gathers(model: Any, buffers: int = 3) -> Any:
+    """Collective, once a model on GPUs is sharded by torch's fully_shard (FSDP2):
+
+        for layer in model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        gathers = coordd.torch.distributed.register_all_gathers(model)
+
+    From the second forward pass on parameters are gathered into so many `buffers`, each as large as the largest gathered group of
+    parameters, in memory of NCCL's (`mem_allocator`) that all ranks have registered: NCCL moves from and to it without a copy of its
+    own. torch has two at work, and one more for each layer that set_modules_to_forward_prefetch() names; what finds none free
+    takes torch's memory, on all ranks alike. Gradients (reduce_scatter) stay in torch's memory, since those that it leaves in
+    place live as long as the optimizer wants. deregister() ends that; after recover() the model is sharded anew.
+
+    Errors as register_buckets(); ValueError also: it is sharded over several process groups, or has all-gathers of its own.
+    NotImplementedError also: a torch without set_custom_all_gather."""
+    try:
+        from torch.distributed.fsdp import FSDPModule
+        known = hasattr(FSDPModule, "set_custom_all_gather")
+    except ImportError:
+        known = False
+    if not known:
+        raise NotImplementedError(f"register_all_gathers: torch {torch.__version__} has no set_custom_all_gather")
+    from coordd.torch.distributed import _all_gathers
+    return _all_gathers.register(model, buffers)
+
+
+def _device_of(model: Any) -> torch.device:
+    if not isinstance(model, DistributedDataParallel) or not hasattr(model, "reducer"):
+        raise ValueError(f"register_buckets: expected a DistributedDataParallel, found {type(model).__name__}")
+    if model.device_type != "cuda":
+        raise ValueError(f"register_buckets: expected a model on GPUs, found one on {model.device_type}")
+    return model.device
