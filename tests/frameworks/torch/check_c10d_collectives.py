@@ -245,7 +245,6 @@ def check_all_to_all():
         equal(output, torch.full((one + 1,), one * 10 + rank, dtype=torch.int32))
 
 
-@on_host
 def check_all_to_all_names_who_sends_less_than_expected():
     rank, size = ranks()
     if size == 1:

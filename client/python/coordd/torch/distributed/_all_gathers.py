@@ -52,6 +52,7 @@ class RegisteredAllGathers:
 
     def __init__(self, model: Any, param_groups: List[Any], group: Any, device: torch.device, buffers: int) -> None:
         self._group, self._device, self._count = group, device, buffers
+        self._owners = param_groups
         self._largest = 0  # bytes that were asked for
         self._buffers: List[_Buffer] = []
         self._pool: Any = None
@@ -67,6 +68,8 @@ class RegisteredAllGathers:
         if self._largest == 0:  # the first forward pass tells
             return
         self._hook.remove()
+        if not all(hasattr(owner.comm_ctx, "all_gather_state") for owner in self._owners):  # which torch makes in the first pass
+            raise _unknown()
         pool = new_pool(self._group)
         with torch.cuda.use_mem_pool(pool, self._device):
             buffers = [_Buffer(torch.empty(self._largest, dtype=torch.uint8, device=self._device)) for _ in range(self._count)]
@@ -105,13 +108,13 @@ def register(model: Any, buffers: int) -> RegisteredAllGathers:
     modules: Any = model
     states = [module._get_fsdp_state() for module in modules.modules() if isinstance(module, FSDPModule)]
     if not all(hasattr(state, "_fsdp_param_groups") for state in states):
-        raise NotImplementedError(f"{_WHAT}: torch {torch.__version__} holds its buffers in another way than is known")
+        raise _unknown()
     param_groups = [one for state in states for one in state._fsdp_param_groups]
     if not param_groups:
         raise ValueError(f"{_WHAT}: expected a model with parameters that are sharded")
     for owner in param_groups:
-        if not all(hasattr(owner, name) for name in ("_all_gather_comm", "_all_gather_result", "comm_ctx")):
-            raise NotImplementedError(f"{_WHAT}: torch {torch.__version__} holds its buffers in another way than is known")
+        if not all(hasattr(owner, name) for name in ("_all_gather_comm", "_all_gather_process_group", "_all_gather_result", "comm_ctx")):
+            raise _unknown()
         if type(owner._all_gather_comm).__name__ != "DefaultAllGather":
             raise ValueError(f"{_WHAT}: the model has all-gathers of its own, {type(owner._all_gather_comm).__name__}")
     groups = {id(one): one for one in (owner._all_gather_process_group for owner in param_groups)}
@@ -121,6 +124,10 @@ def register(model: Any, buffers: int) -> RegisteredAllGathers:
     group = own_half(_WHAT, next(iter(groups.values())), device)
     try_memory(_WHAT, group, device)
     return RegisteredAllGathers(model, param_groups, group, device, buffers)
+
+
+def _unknown() -> NotImplementedError:
+    return NotImplementedError(f"{_WHAT}: torch {torch.__version__} holds its buffers in another way than is known")
 
 
 def _device_of(param_group: Any) -> torch.device:

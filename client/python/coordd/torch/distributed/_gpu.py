@@ -6,6 +6,7 @@ from ctypes import c_int32, c_int64, c_size_t
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
+import torch.distributed as dist
 
 from coordd import _native
 from coordd.torch._streams import STREAM_WORD, place_on_device, raw_stream
@@ -61,9 +62,12 @@ class _Call:
         self._turns.append(turn)
         self._pointers.append(pointer)
 
-    def work(self, result: Any) -> GpuWork:
+    def work(self, result: Any, received: Optional[Sequence[int]] = None) -> GpuWork:
+        """`received`: bytes that are to come from each member, of an all_to_all."""
         native = Enqueued(self._pointers, self._name, self.kept, self._stream)
         self._gpu.under_way.add(native, self._memories, self._turns)
+        if received is not None:
+            self.behind.insert(0, lambda: self._gpu.require_received(native, received))
         return GpuWork(native, result, self._gpu.channel.timeout_s, self.behind)
 
     def __enter__(self) -> "_Call":
@@ -98,6 +102,15 @@ class GpuCalls:
                 last.come_before(stream)
             prepared = turn.describe(tensor, out_of, into, count, dtype, capacity, stream)
             return turn, channel.submit_prepared(kind.function, prepared, channel.set, *arguments)
+
+    def require_received(self, native: _native.Work, expected: Sequence[int]) -> None:
+        """DistBackendError: what came lies in other places than the program looks at. In bytes, by member; the work is enqueued."""
+        members = self.channel.order or range(self.channel.size)
+        wrong = [f"{came} bytes from member {one}, expected {expected[one]}"
+                 for one, came in zip(members, native.result().received_splits or ()) if came != expected[one]]
+        if wrong:
+            raise dist.DistBackendError(  # type: ignore[attr-defined]
+                f"coordd: all_to_all: member {self.channel.rank} of the group has received {'; '.join(wrong)} [INVALID_ARGUMENT]")
 
     def finish(self) -> None:
         """Until the device is through with all collectives; a message waits for its peer's call. Failures are those of whoever waits
@@ -353,7 +366,7 @@ class GpuCalls:
                      (c_int64 * self.channel.size)(*sent), c_size_t(self.channel.size))
             for one, part in zip(members, into.split(received)):
                 call.behind.append(self._filled(outputs[one].detach(), part))
-            return call.work(result)
+            return call.work(result, [size_bytes(output) for output in outputs])
 
     def exchange(self, output: torch.Tensor, input_: torch.Tensor, sent: Sequence[int], received: Sequence[int], result: Any) -> GpuWork:
         """So many rows of a tensor to and from each member."""
@@ -366,7 +379,7 @@ class GpuCalls:
             row = size_bytes(own) // max(own.size(0), 1)
             call.add("coordd_alltoall_async", (), _address(own), _address(output), size_bytes(own), _BYTES, size_bytes(output),
                      (c_int64 * self.channel.size)(*[rows * row for rows in sent]), c_size_t(self.channel.size))
-            return call.work(result)
+            return call.work(result, [rows * size_bytes(output) // max(output.size(0), 1) for rows in received])
 
     # --- between two
 
