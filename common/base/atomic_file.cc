@@ -9,6 +9,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/named_file.h"
+#include "common/base/status_macros.h"
 
 namespace coordd {
 namespace {
@@ -26,6 +28,7 @@ bool WriteAll(int fd, absl::string_view contents) {
 }  // namespace
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents, mode_t mode) {
+  COORDD_RETURN_IF_ERROR(ExpectFileOrNothing(path));
   // In the same directory, since rename does not cross file systems.
   std::string temporary = path + ".XXXXXX";
   const int fd = mkostemp(temporary.data(), O_CLOEXEC);

@@ -11,8 +11,8 @@
 namespace coordd {
 
 // Writes beside `path`, then renames over it; a symbolic link at `path` is replaced, not followed.
-// For what can be made again: it does not wait for the disk. UNAVAILABLE: in one sentence, nothing
-// changed.
+// For what can be made again: it does not wait for the disk. Nothing has changed: UNAVAILABLE: in
+// one sentence; FAILED_PRECONDITION: there is a device, a pipe, a folder, or a link to one.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents, mode_t mode);
 
 }  // namespace coordd

@@ -46,6 +46,13 @@ absl::Status ExpectFile(int fd, const std::string& path) {
   return NoFile(path, found.st_mode);
 }
 
+absl::Status ExpectFileOrNothing(const std::string& path) {
+  struct stat found = {};
+  if (stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is ", KindOfFile(found.st_mode), ", expected a file or a new name"));
+}
+
 absl::StatusOr<OwnedFd> OpenToWrite(const std::string& path, int flags, mode_t mode) {
   OwnedFd file(open(path.c_str(), flags | O_WRONLY | O_CLOEXEC | O_NONBLOCK, mode));
   const int error = errno;

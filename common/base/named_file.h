@@ -21,6 +21,10 @@ absl::string_view KindOfFile(mode_t mode);
 // FAILED_PRECONDITION: "PATH is a pipe, expected a file".
 absl::Status ExpectFile(int fd, const std::string& path);
 
+// For what is about to be replaced, or removed: FAILED_PRECONDITION: something is there, or a link
+// to something, that is no file ("PATH is a device, expected a file or a new name").
+absl::Status ExpectFileOrNothing(const std::string& path);
+
 // Opens a file to write, as open does, without waiting for whoever may read a pipe; a character
 // device (/dev/null) will do, too. FAILED_PRECONDITION: there is something else. UNAVAILABLE: what
 // errno says.

@@ -24,6 +24,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/named_file.h"
 #include "common/base/owned_fd.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/certificate_names.h"
@@ -174,6 +175,7 @@ absl::Status ReplacePair(const std::string& stem, BIO* key, BIO* certificate) {
   BIO* const contents[] = {key, certificate};
   const mode_t modes[] = {0600, 0644};
   absl::Status status;
+  for (const std::string& path : paths) status.Update(ExpectFileOrNothing(path));
   for (int i = 0; i < 2 && status.ok(); ++i) {
     const std::string beside = paths[i] + ".new";
     unlink(beside.c_str());  // of one that was interrupted

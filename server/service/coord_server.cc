@@ -131,7 +131,7 @@ class GrpcCoordServer final : public CoordServer {
 
   void Stop(const std::string& reason, absl::Duration resume_within) override {
     if (std::exchange(stopped_, true)) return;
-    if (connection_written_) unlink(options_.connection_file.c_str());
+    if (connection_written_) RemoveConnectionFile();
     std::thread http_end = StartThread("stop-http", [this] { http_.reset(); });
     if (port_ != nullptr) port_->StopHealthCheck();
     // First what the state has to say, then the end of every stream and call, then the port.
@@ -232,6 +232,12 @@ class GrpcCoordServer final : public CoordServer {
     COORDD_RETURN_IF_ERROR(WriteConnectionFile(options_.connection_file, connection));
     connection_written_ = true;
     return absl::OkStatus();
+  }
+
+  // Unless another coordd has put its own there.
+  void RemoveConnectionFile() const {
+    const absl::StatusOr<Connection> there = ReadConnectionFile(options_.connection_file);
+    if (there.ok() && there->pid == getpid()) unlink(options_.connection_file.c_str());
   }
 
   void Complete(v1::ServerState* state) const {

@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "tests/support/temp_directory.h"
 
@@ -35,6 +38,24 @@ TEST(WriteFileAtomically, ReplacesASymbolicLinkInsteadOfFollowingIt) {
   ASSERT_TRUE(WriteFileAtomically(directory / "link", "new", 0600).ok());
   EXPECT_EQ(FileText(directory / "victim"), "untouched");
   EXPECT_EQ(FileText(directory / "link"), "new");
+}
+
+// As root one would take the place of /dev/null.
+TEST(WriteFileAtomically, ReplacesNothingThatIsNoFile) {
+  const TempDirectory directory;
+  const std::string pipe = directory / "pipe", link = directory / "link";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(symlink("/dev/null", link.c_str()), 0);
+  const std::pair<std::string, absl::string_view> cases[] = {{pipe, "a pipe"}, {link, "a device"}};
+  for (const auto& [path, kind] : cases) {
+    const absl::Status status = WriteFileAtomically(path, "x", 0600);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.message(),
+              absl::StrCat(path, " is ", kind, ", expected a file or a new name"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(EntriesIn(directory.path()), 2u);
 }
 
 TEST(WriteFileAtomically, NamesTheFileThatItCannotWrite) {
