@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/duration_text.h"
 
 namespace coordd {
@@ -20,11 +22,12 @@ absl::Status NoFile(const std::string& path, mode_t mode) {
 }
 
 // False: nothing came, and no end. Where `fd` is a file it does not wait.
-bool AwaitBytes(int fd, absl::Duration within) {
+bool AwaitBytes(int fd, absl::Time deadline) {
   pollfd one = {.fd = fd, .events = POLLIN, .revents = 0};
   int ready = 0;
   do {
-    ready = poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(within)));
+    const absl::Duration left = std::max(deadline - Clock::Real().Now(), absl::ZeroDuration());
+    ready = poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
   } while (ready < 0 && errno == EINTR);
   return ready > 0;
 }
@@ -76,8 +79,10 @@ absl::StatusOr<std::string> ReadNamedFile(const std::string& path, size_t bytes_
   if (S_ISDIR(found.st_mode)) return absl::InvalidArgumentError("is a folder; expected a file");
   std::string text(bytes_max + 1, '\0');
   size_t size = 0;
+  const absl::Time deadline =
+      Clock::Real().Now() + pipe_within;  // of all of it, however slowly it comes
   while (size < text.size()) {
-    if (!AwaitBytes(file.get(), pipe_within)) {
+    if (!AwaitBytes(file.get(), deadline)) {
       return absl::InvalidArgumentError(
           absl::StrCat("is ", KindOfFile(found.st_mode), " that had nothing to read for ",
                        DurationText(pipe_within), "; expected a file, or one who writes into it"));

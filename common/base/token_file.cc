@@ -55,9 +55,12 @@ absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std:
 }
 
 absl::Status CheckTokenFile(absl::string_view named_by, const std::string& path) {
-  COORDD_RETURN_IF_ERROR(CheckKind(named_by, path));
   struct stat found = {};
-  if (stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) return absl::OkStatus();
+  if (stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) {
+    return Refused(named_by, path,
+                   absl::StrCat("is ", KindOfFile(found.st_mode),
+                                "; expected a file, since it is read several times"));
+  }
   return ReadTokenFile(named_by, path).status();
 }
 

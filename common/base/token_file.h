@@ -18,8 +18,8 @@ namespace coordd {
 absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path,
                                           bool* has_end = nullptr,
                                           absl::Duration pipe_within = kPipeWithin);
-// Checks the file as ReadTokenFile does, where others will read it. A pipe is not read, since it
-// would be empty for them.
+// Checks the file as ReadTokenFile does, where it is read several times, also by others: a pipe or
+// a device is refused, since it would be empty for them.
 absl::Status CheckTokenFile(absl::string_view named_by, const std::string& path);
 
 }  // namespace coordd

@@ -28,7 +28,8 @@ constexpr size_t kMaxPemBytes = 1 << 20;
 
 absl::Status CheckKeyPermissions(const std::string& path) {
   struct stat file = {};
-  if (stat(path.c_str(), &file) != 0) return absl::OkStatus();  // ReadPem says why
+  // ReadPem says why, and what is there.
+  if (stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return absl::OkStatus();
   if (!IsPrivate(file, FileReader::Self())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "TLS key ", path, " has mode 0", (file.st_mode >> 6) & 7, (file.st_mode >> 3) & 7,

@@ -36,6 +36,7 @@ class CallerShares {
 
   // `clock` outlives it.
   explicit CallerShares(Clock& clock);
+  Clock& clock() const { return clock_; }
 
   // What is called, and for which job; empty: for all. For the sentence of a refusal.
   struct Asked {

@@ -54,6 +54,17 @@ TEST(ReadTokenFile, OfAPipeIntoWhichNobodyWritesSaysSo) {
                                  ", which is a pipe that had nothing to read for 1ms")));
 }
 
+TEST(CheckTokenFile, RefusesWhatCannotBeReadTwice) {
+  const TempDirectory directory;
+  const std::string path = directory / "token";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(CheckTokenFile("--token-file", path),
+              StatusIs(Code::kInvalidArgument,
+                       HasSubstr("which is a pipe; expected a file, since it is read several")));
+  EXPECT_THAT(CheckTokenFile("--token-file", "/dev/zero"),
+              StatusIs(Code::kInvalidArgument, HasSubstr("which is a device; expected a file")));
+}
+
 TEST(ReadTokenFile, SaysWhenThereIsNone) {
   const auto says = StatusIs(Code::kInvalidArgument,
                              HasSubstr("--token-file names /nowhere/t, which cannot be read"));

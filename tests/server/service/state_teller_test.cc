@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <string>
 #include <variant>
 #include <vector>
@@ -31,6 +32,7 @@ struct Answer {
   v1::GetStateRequest request;
   v1::ServerState state;
   bool is_cancelled = false, is_finished = false;
+  absl::Duration each_takes = StateTeller::kTurn;  // of its parts
   absl::Status status;
 };
 
@@ -57,7 +59,11 @@ class StateTellerTest : public testing::Test {
                       Caller{.identity = {answer.role, answer.name}, .peer = "ipv4:10.0.0.1:1"}),
                   .request = &answer.request,
                   .state = &answer.state,
-                  .is_cancelled = [&answer] { return answer.is_cancelled; },
+                  .is_cancelled =
+                      [this, &answer] {
+                        if (!answer.is_cancelled) clock_.Advance(answer.each_takes);
+                        return answer.is_cancelled;
+                      },
                   .finish =
                       [&answer](const absl::Status& status) {
                         EXPECT_FALSE(answer.is_finished);
@@ -109,6 +115,58 @@ TEST_F(StateTellerTest, TwoAreToldOneAfterTheOther) {
   EXPECT_FALSE(bob_.is_finished);
   EXPECT_EQ(TakeTurnsUntil(bob_), turns);
   EXPECT_EQ(bob_.state.jobs_size(), kJobs);
+  EXPECT_EQ(TakeTurn(), 0);
+}
+
+TEST_F(StateTellerTest, PartsThatTakeNoTimeShareATurn) {
+  alice_.each_takes = bob_.each_takes = absl::ZeroDuration();
+  Ask(alice_);
+  Ask(bob_);
+  EXPECT_EQ(TakeTurnsUntil(alice_), 1);
+  EXPECT_TRUE(bob_.is_finished);
+  EXPECT_EQ(alice_.state.jobs_size(), kJobs);
+  EXPECT_EQ(TakeTurn(), 0);
+}
+
+// However many of one caller's wait, another's is told after one of them.
+TEST_F(StateTellerTest, CallersHaveTheirTurns) {
+  std::deque<Answer> all;
+  for (int i = 0; i < 4; ++i) Ask(all.emplace_back("alice"));
+  Ask(bob_);
+  TakeTurnsUntil(bob_);
+  EXPECT_TRUE(all[0].is_finished);
+  EXPECT_FALSE(all[1].is_finished);
+  for (const Answer& one : all) TakeTurnsUntil(one);
+}
+
+TEST_F(StateTellerTest, ACallerHasSoManyWaitingAndThoseThatHaveGoneDoNotCount) {
+  std::deque<Answer> all;
+  for (size_t i = 0; i < StateTeller::kWaitingMax; ++i) Ask(all.emplace_back("alice"));
+  Ask(all.emplace_back("alice"));
+  EXPECT_EQ(all.back().status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(std::string(all.back().status.message()), HasSubstr("wait for it already"));
+  Ask(bob_);
+  EXPECT_FALSE(bob_.is_finished);
+  for (size_t i = 1; i < StateTeller::kWaitingMax; ++i) all[i].is_cancelled = true;
+  Ask(all.emplace_back("alice"));
+  EXPECT_FALSE(all.back().is_finished);
+  for (size_t i = 1; i < StateTeller::kWaitingMax; ++i)
+    EXPECT_EQ(all[i].status.code(), Code::kCancelled) << i;
+  TakeTurnsUntil(all.back());
+  EXPECT_THAT(all.back().status, IsOk());
+  EXPECT_THAT(bob_.status, IsOk());
+}
+
+// A thousand of them cost no turn each.
+TEST_F(StateTellerTest, ThoseWhoHaveGoneShareATurn) {
+  std::deque<Answer> all;
+  for (int i = 0; i < 1000; ++i) Ask(all.emplace_back(absl::StrCat("caller", i)));
+  for (Answer& one : all) one.is_cancelled = true;
+  Answer last("last");
+  Ask(last);
+  EXPECT_LE(TakeTurnsUntil(last), 3);
+  EXPECT_THAT(last.status, IsOk());
+  for (const Answer& one : all) EXPECT_TRUE(one.is_finished);
   EXPECT_EQ(TakeTurn(), 0);
 }
 
