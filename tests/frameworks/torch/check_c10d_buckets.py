@@ -50,7 +50,8 @@ class Pools:
             with mock.patch.object(wrapped, "device_type", "cuda"):
                 check(wrapped)
 
-        with mock.patch.object(torch.cuda, "MemPool", mock.Mock(side_effect=self.make, snapshot=None)), \
+        a_type = type("MemPool", (), {"__new__": lambda _, allocator: self.make(allocator), "snapshot": None})
+        with mock.patch.object(torch.cuda, "MemPool", a_type), \
                 mock.patch.object(torch.cuda, "use_mem_pool", self.use), mock.patch.object(_buckets, "_check", of_host), \
                 mock.patch.object(group, "_call_memory", self.call):
             try:

@@ -207,6 +207,22 @@ def check_models_are_copied_and_pickled_as_before():
 
 
 @on_host
+def check_buckets_of_a_compiled_model_are_registered():
+    from coordd.torch.distributed import register_buckets
+    if not has_pools():
+        return
+    with Pools().in_place(backend()):
+        wrapped = DistributedDataParallel(model())
+        buckets = register_buckets(wrapped)
+        compiled = torch.compile(wrapped, backend="eager")
+        for _ in range(3):
+            step(compiled).sum().backward()
+        assert buckets.registered
+        buckets.deregister()
+        step(compiled).sum().backward()
+
+
+@on_host
 def check_all_gathers_of_torch_are_back_and_what_is_no_number_of_buffers_is_refused():
     from coordd.torch.distributed import register_all_gathers
     if not has_all_gathers():

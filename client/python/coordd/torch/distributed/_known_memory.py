@@ -3,6 +3,7 @@
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
+from torch._compile import _disable_dynamo
 
 from coordd.torch.distributed import _group
 from coordd.torch.distributed._agreement import agree
@@ -65,6 +66,7 @@ class BeforeForward:
         self._call = call
         self._handle = model.register_forward_pre_hook(self, prepend=prepend)
 
+    @_disable_dynamo  # which would compile what the call does once
     def __call__(self, model: Any, _inputs: Any) -> None:
         self._call(model)
 
