@@ -148,6 +148,8 @@ def call_one(setup):
         *(Stage(f"torch-{ranks}", 1, 120, f"coordd.torch on CUDA tensors, {ranks} rank(s)", setup.ranks(ranks, setup.python, torch),
                 setup.with_torch(), needs=setup.lacks_torch, note=setup.note(ranks)) for ranks in (1, 2)),
         *(c10d(setup, ranks) for ranks in (1, 2)),
+        c10d(setup, 2, "c10d-windows", 120, "memory that torch reduces and gathers, as symmetric windows where NCCL makes some, 2 ranks",
+             ("check_c10d_gpu",), COORDD_GPU_REGISTER="symmetric", COORDD_TEST_ONLY="registered", COORDD_TEST_PATIENCE_S="90"),
         Stage("c10d-killed", 1, 60, "one of two ranks of torch.distributed over coordd killed", [setup.python, killed],
               setup.with_torch(), needs=setup.lacks_torch, note=setup.note(2)),
         *(Stage(f"jax-{ranks}", 1, 120, f"coordd.jax on a GPU, {ranks} rank(s)", setup.ranks(ranks, setup.python, jax),
@@ -156,12 +158,15 @@ def call_one(setup):
     ]
 
 
-def c10d(setup, ranks):
+C10D = ("check_c10d_gpu", "check_c10d_collectives", "check_c10d_works", "check_c10d_training")
+
+
+def c10d(setup, ranks, name=None, limit_s=180, what=None, checks=C10D, **variables):
     """Checks of coordd as a backend of torch.distributed, on tensors that are on a GPU where nothing else is said."""
     program = os.path.join(TREE, "tests", "frameworks", "torch", "c10d_ranks.py")
-    return Stage(f"c10d-{ranks}", 1, 180, f"torch.distributed over coordd on CUDA tensors, {ranks} rank(s)",
-                 [setup.python, program, str(ranks), "check_c10d_gpu", "check_c10d_collectives", "check_c10d_works", "check_c10d_training"],
-                 {**setup.with_torch(), "COORDD_TEST_DEVICE": "cuda", "COORDD_TEST_NAMES": "1", "COORDD_TEST_PATIENCE_S": "150"},
+    return Stage(name or f"c10d-{ranks}", 1, limit_s, what or f"torch.distributed over coordd on CUDA tensors, {ranks} rank(s)",
+                 [setup.python, program, str(ranks), *checks],
+                 {**setup.with_torch(), "COORDD_TEST_DEVICE": "cuda", "COORDD_TEST_NAMES": "1", "COORDD_TEST_PATIENCE_S": "150", **variables},
                  needs=setup.lacks_torch, note=setup.note(ranks))
 
 

@@ -21,7 +21,7 @@ PYTHON = """#!/bin/bash
 case "$*" in
   *torch.cuda.is_available* | *jax.default_backend*) exit 0 ;;
   *torch_on_cuda.py*) echo "stub of torch: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
-  *c10d_ranks.py*) shift; echo "stub of torch.distributed: $COORDD_TEST_DEVICE, sizes $*" ;;
+  *c10d_ranks.py*) shift; echo "stub of torch.distributed: $COORDD_TEST_DEVICE, sizes $* $COORDD_GPU_REGISTER" ;;
   *jax_ranks.py*) echo "stub of jax: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
   *c10d_killed.py*) echo "# the other rank is told who was lost, by the stub: yes (bar: yes) met" ;;
   *gpu/c10d.py*) echo "# all_reduce over coordd over that over NCCL, by the stub: the call 1.00 times" ;;
@@ -95,7 +95,7 @@ class GpuRunTest(GpuRunCase):
         self.assertEqual(status, 0, text)
         self.assertIn("tests/gpu/run: all that was run has passed", text)
         stages = ["facts", "driver-probe", "driver-probe-connection", "nccl-probe", "kernels", "collectives", "killed", "torch-1",
-                  "torch-2", "c10d-1", "c10d-2", "c10d-killed", "jax-1", "jax-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
+                  "torch-2", "c10d-1", "c10d-2", "c10d-windows", "c10d-killed", "jax-1", "jax-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
                   "nvml", "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "c10d-bench",
                   "kills"]
         found = re.findall("(?m)^=== (.*)$", text)
@@ -116,6 +116,7 @@ class GpuRunTest(GpuRunCase):
             self.assertIn(f"stub of digits: rank {rank} of 2", text)
         for ranks in (1, 2):
             self.assertIn(f"stub of torch.distributed: cuda, sizes {ranks} check_c10d_gpu", text)
+        self.assertIn("stub of torch.distributed: cuda, sizes 2 check_c10d_gpu symmetric", text)
         self.assertIn("# digits on CUDA: the weights of two processes and of one are 0.00001 apart", text)
         # What runs over stand-ins of its own without a GPU takes those that the loader finds here.
         for stage in ("conformance", "hierarchy"):

@@ -40,13 +40,20 @@ def on_host(check):
     return check
 
 
-def own_device(rank):
+def own_device(rank, size):
     """torch's, on which tensors are made from then on."""
     if DEVICE == "cpu":
         return
-    os.environ.update(COORDD_ALLOW_SHARED_GPU="1", NCCL_HOSTID=f"rank{rank}")  # else NCCL refuses two ranks on one GPU
+    if size > torch.cuda.device_count():  # else they are of one host, with NVLink between them where there is one
+        os.environ.update(COORDD_ALLOW_SHARED_GPU="1", NCCL_HOSTID=f"rank{rank}")  # else NCCL refuses two ranks on one GPU
     torch.cuda.set_device(rank % torch.cuda.device_count())
     torch.set_default_device("cuda")
+
+
+def left_out(why):
+    """Says of a check that nothing was tried."""
+    if dist.get_rank() == 0:
+        print(f"  not tried: {sys._getframe(1).f_code.co_name}: {why}", flush=True)
 
 
 def torch_version():
@@ -116,7 +123,7 @@ def be_rank(rank, size, folder):
     try:
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
         torch.set_num_threads(1)
-        own_device(rank)
+        own_device(rank, size)
         if sys.argv[2:] == ["check_c10d_nodes"] or os.environ.get("COORDD_TEST_NODES"):
             os.environ["COORDD_NODE_ID"] = f"node-{rank}"
         dist.init_process_group("coordd", init_method=f"file://{folder}/store", rank=rank, world_size=size,

@@ -1,5 +1,6 @@
 """What only memory of a GPU has: streams, calls that do not wait for the device, FSDP there. Run by c10d_ranks.py."""
 
+import os
 import time
 
 import torch
@@ -7,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from c10d_ranks import DEVICE, torch_version
+from c10d_ranks import DEVICE, left_out, torch_version
 from check_c10d_collectives import backend, equal, ranks, refused
 from check_c10d_training import STEPS, close, inputs, model, train
 
@@ -128,7 +129,7 @@ def has_pools():
 def check_ddp_trains_in_buckets_that_are_registered():
     from coordd.torch.distributed import register_buckets
     if not has_pools():
-        return
+        return left_out(f"torch {torch.__version__} does not tell what a pool has, expected 2.6 or later")
     results = []
     for registers in (False, True):
         wrapped = DistributedDataParallel(model(), device_ids=[torch.cuda.current_device()], bucket_cap_mb=0.2)
@@ -145,7 +146,7 @@ def check_fsdp2_gathers_into_memory_that_is_registered():
     from torch.distributed.fsdp import fully_shard
     from coordd.torch.distributed import register_all_gathers
     if not has_pools() or torch_version() < (2, 14) or dist.get_world_size() < 2:
-        return
+        return left_out(f"torch {torch.__version__}, {dist.get_world_size()} rank(s): expected torch 2.14 or later, and two ranks")
     results = []
     for registers in (False, True):
         mesh, sharded = init_device_mesh(DEVICE, (dist.get_world_size(),)), model()
@@ -168,12 +169,12 @@ def check_fsdp2_gathers_into_memory_that_is_registered():
 
 def check_a_pool_of_memory_is_registered_with_nccl():
     if not has_pools():
-        return
+        return left_out(f"torch {torch.__version__} does not tell what a pool has, expected 2.6 or later")
     rank, size = ranks()
     pool = torch.cuda.MemPool(backend().mem_allocator)
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.empty(1 << 21)
-    backend().register_mem_pool(pool)
+    backend().register_mem_pool(pool, symm=os.environ.get("COORDD_GPU_REGISTER") == "symmetric")
     for _ in range(3):
         tensor.fill_(rank + 1)
         dist.all_reduce(tensor)

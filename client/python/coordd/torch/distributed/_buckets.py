@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from coordd.torch.distributed._known_memory import let_go, new_pool, own_half, try_memory
+from coordd.torch.distributed._agreement import require_in_use
+from coordd.torch.distributed._known_memory import BeforeForward, let_go, new_pool, own_half, refusal_of, try_memory
+
+_WHAT = "register_buckets"
 
 
 class RegisteredBuckets:
@@ -19,21 +22,26 @@ class RegisteredBuckets:
         self._group, self._device = group, device
         self._pool: Any = new_pool(group)
         self.registered = False
-        self._hook = model.register_forward_pre_hook(self._before_forward)
+        self._hook = BeforeForward(model, self._before_forward)
 
-    def _before_forward(self, model: Any, _inputs: Any) -> None:
-        if not torch.is_grad_enabled():
-            return
+    def _before_forward(self, model: Any) -> None:
         if model._join_config.enable:
-            raise ValueError("register_buckets: the ranks of DistributedDataParallel.join() have no part in memory that all have "
-                             "registered, expected no join()")
+            raise ValueError(f"{_WHAT}: the ranks of DistributedDataParallel.join() have no part in memory that all have "
+                             "registered, expected no join() (torch leaves it on behind its end; `with model.join(enable=False)` "
+                             "turns it off)")
+        if self.registered or not torch.is_grad_enabled():
+            return
+        require_in_use(_WHAT, self._group)
         with torch.cuda.use_mem_pool(self._pool, self._device):
             if not model.reducer._rebuild_buckets():
                 return
         model._has_rebuilt_buckets = True
-        self._hook.remove()
-        self._group._register_pool("register_buckets", self._pool, alike=True)
-        self.registered = True
+        try:
+            self._group._register_pool(_WHAT, self._pool, alike=True)
+        except Exception:
+            self._hook.remove()
+            raise
+        self.registered = True  # and the hook stays, for join()
 
     def deregister(self) -> None:
         """Before the model goes, between the same steps on all ranks; does nothing the second time, nor, but to let go of the
@@ -61,19 +69,32 @@ def register_buckets(model: DistributedDataParallel) -> RegisteredBuckets:
     them in place, and with COORDD_GPU_REGISTER=symmetric they are symmetric windows. deregister() ends that. After recover() the
     model is wrapped anew, and so are its buckets.
 
-    Everything that can be in the way is tried at once, with two MiB, and is an error on all ranks: ValueError: it is no
-    DistributedDataParallel of GPUs over coordd, or torch makes its buckets once only (find_unused_parameters without static_graph),
-    or it has made them anew; or the ranks' buckets differ. NotImplementedError, DistBackendError: coordd's sentence, where a rank
-    cannot register (COORDD_GPU_REGISTER=0, NCCL before 2.19), torch before 2.6. torch.OutOfMemoryError, on this rank alone."""
-    device = _device_of(model)
-    group = own_half("register_buckets", model.process_group, device)
+    Everything that can be in the way is tried at once, with two MiB, and what is in the way of one rank is an error on all, which names
+    it: ValueError: it is no DistributedDataParallel of GPUs, it is registered already, or its group has ended; torch makes its buckets
+    once only (find_unused_parameters without static_graph), or has made them anew. NotImplementedError, DistBackendError: coordd's
+    sentence, where a rank cannot register (COORDD_GPU_REGISTER=0, NCCL before 2.19), torch before 2.6. What is no model over coordd has
+    no group in which others could be told: a ValueError on this rank alone.
+
+    Later: ValueError on all ranks, where their buckets differ, and nothing is registered; join() is refused as long as they are
+    registered. torch.OutOfMemoryError, on this rank alone."""
+    if not isinstance(model, DistributedDataParallel) or not hasattr(model, "reducer"):
+        raise ValueError(f"{_WHAT}: expected a DistributedDataParallel, found {type(model).__name__}")
+    group = own_half(_WHAT, model.process_group, model.device)
+    try_memory(_WHAT, group, model.device, refusal_of(lambda: _check(model)))
+    return RegisteredBuckets(model, group, model.device)
+
+
+def _check(model: DistributedDataParallel) -> None:
+    if model.device_type != "cuda":
+        raise ValueError(f"{_WHAT}: expected a model on GPUs, found one on {model.device_type}")
     if model.find_unused_parameters and not model.static_graph:
-        raise ValueError("register_buckets: torch makes the buckets anew, where this registers them, unless it looks for unused "
+        raise ValueError(f"{_WHAT}: torch makes the buckets anew, where this registers them, unless it looks for unused "
                          "parameters: expected find_unused_parameters=False, or static_graph=True")
+    if BeforeForward.is_on(model):
+        raise ValueError(f"{_WHAT}: this model's buckets are registered already, or will be: expected deregister() before it is "
+                         "called again")
     if model._has_rebuilt_buckets:
-        raise ValueError("register_buckets: expected it before torch makes the buckets anew, in the second step")
-    try_memory("register_buckets", group, device)
-    return RegisteredBuckets(model, group, device)
+        raise ValueError(f"{_WHAT}: expected it before torch makes the buckets anew, in the second step")
 
 
 def register_all_gathers(model: Any, buffers: int = 3) -> Any:
@@ -90,8 +111,9 @@ def register_all_gathers(model: Any, buffers: int = 3) -> Any:
     takes torch's memory, on all ranks alike. Gradients (reduce_scatter) stay in torch's memory, since those that it leaves in
     place live as long as the optimizer wants. deregister() ends that; after recover() the model is sharded anew.
 
-    Errors as register_buckets(); ValueError also: it is sharded over several process groups, or has all-gathers of its own.
-    NotImplementedError also: a torch without set_custom_all_gather."""
+    Errors as register_buckets(); ValueError also: it is sharded over several process groups, it has all-gathers of its own, or `buffers`
+    is not 2 to 64 and equal on all ranks; TypeError: it is no whole number. NotImplementedError also, on this rank alone: a torch without
+    set_custom_all_gather, or that holds its buffers in another way than is known (2.15's is)."""
     try:
         from torch.distributed.fsdp import FSDPModule
         known = hasattr(FSDPModule, "set_custom_all_gather")
@@ -101,11 +123,3 @@ def register_all_gathers(model: Any, buffers: int = 3) -> Any:
         raise NotImplementedError(f"register_all_gathers: torch {torch.__version__} has no set_custom_all_gather")
     from coordd.torch.distributed import _all_gathers
     return _all_gathers.register(model, buffers)
-
-
-def _device_of(model: Any) -> torch.device:
-    if not isinstance(model, DistributedDataParallel) or not hasattr(model, "reducer"):
-        raise ValueError(f"register_buckets: expected a DistributedDataParallel, found {type(model).__name__}")
-    if model.device_type != "cuda":
-        raise ValueError(f"register_buckets: expected a model on GPUs, found one on {model.device_type}")
-    return model.device

@@ -116,6 +116,10 @@ class Channel:
         """For a group of these members."""
         return Inside(self.job, [self.job_rank(one) for one in ranks], label)
 
+    def has_ended(self) -> bool:
+        """Whether this rank has left it."""
+        return self._over
+
     def _check(self, status: int) -> None:
         if status != 0:
             raise backend_error(status, self.timeout_s)
