@@ -147,7 +147,7 @@ def check_symmetric_windows_are_wanted_by_all_or_none():
     calls = []
     with mock.patch.object(backend(), "_call_memory", lambda name, *_: calls.append(name)), \
             mock.patch.dict(os.environ, COORDD_GPU_REGISTER="symmetric" if rank < size - 1 else "1"):
-        refused_by(size - 1, ValueError, "found '1': expected that, or symm=False", lambda: backend().register_mem_pool(Pool(1), symm=True))
+        refused_by(size - 1, ValueError, "found '1'; without it expected symm=False", lambda: backend().register_mem_pool(Pool(1), symm=True))
     with mock.patch.object(backend(), "_call_memory", lambda name, *_: calls.append(name)), \
             mock.patch.dict(os.environ, COORDD_GPU_REGISTER="symmetric"):
         if size > 1:

@@ -3,11 +3,12 @@
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
-from torch._compile import _disable_dynamo
 
 from coordd.torch.distributed import _group
 from coordd.torch.distributed._agreement import agree
 from coordd.torch.distributed._memory_pools import tells_nothing
+
+_not_compiled: Any = getattr(torch, "_disable_dynamo", lambda call: call)  # torch's own: not in each version
 
 
 def new_pool(group: Any) -> Any:
@@ -66,7 +67,7 @@ class BeforeForward:
         self._call = call
         self._handle = model.register_forward_pre_hook(self, prepend=prepend)
 
-    @_disable_dynamo  # which would compile what the call does once
+    @_not_compiled  # which would compile what the call does once
     def __call__(self, model: Any, _inputs: Any) -> None:
         self._call(model)
 

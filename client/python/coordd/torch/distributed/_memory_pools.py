@@ -45,7 +45,7 @@ class MemoryPools(Calls):
         found, refusal = os.environ.get("COORDD_GPU_REGISTER"), None
         if symm and found != "symmetric":
             refusal = ValueError("register_mem_pool(symm=True): there are symmetric windows with COORDD_GPU_REGISTER=symmetric on all "
-                                 f"ranks, found {'none' if found is None else repr(found)}: expected that, or symm=False")
+                                 f"ranks, found {'none' if found is None else repr(found)}; without it expected symm=False")
         self._register_pool("register_mem_pool", pool, bool(symm), refusal)
 
     def _register_pool(self, what: str, pool: Any, alike: bool, refusal: Optional[Exception] = None) -> None:
