@@ -30,16 +30,6 @@ Submission Gathering(const DeviceRange& range, std::string name, int64_t bytes) 
   return submission;
 }
 
-// What is waited for has a name that the program does not know.
-absl::Status Await(Work& work, const DeviceRange& range, absl::Time deadline) {
-  const absl::Status status = work.Wait(deadline);
-  if (!absl::IsDeadlineExceeded(status)) return status;
-  return absl::DeadlineExceededError(absl::StrCat(
-      "not all ranks of process set ", ToInt(range.process_set),
-      " have come to this registration of memory, or the device is not through with what was "
-      "launched before"));
-}
-
 // A registration of memory that has begun.
 struct Registering {
   DevicePlane& devices;
@@ -48,6 +38,17 @@ struct Registering {
   absl::Time deadline;
   Submit submit;
 };
+
+// What is waited for has a name that the program does not know.
+absl::Status Await(const Registering& call, Work& work) {
+  const absl::Status status = work.Wait(call.deadline);
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "not all ranks of process set ", ToInt(call.range.process_set),
+      " have come to this registration of memory (number ", call.number + 1,
+      " of this rank's there: all have to call it equally often), or the device is not through "
+      "with what was launched before"));
+}
 
 // Whether the ranks' parts can be a window, which all of them read out of the same claims.
 absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
@@ -60,7 +61,7 @@ absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
   submission.input = claim.get();
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, call.submit(std::move(submission)));
   work->OnComplete([claim](const absl::Status&) {});  // until then it is read
-  COORDD_RETURN_IF_ERROR(Await(*work, range, call.deadline));
+  COORDD_RETURN_IF_ERROR(Await(call, *work));
   const WorkResult& result = work->result();
   const std::string why_not = WhyNoWindow(
       {result.owned_output.get(), static_cast<size_t>(result.output_bytes)}, result.size);
@@ -82,7 +83,7 @@ absl::Status Mark(const Registering& call, bool as_window) {
   submission.device = range.device;
   submission.input = range.memory;
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, call.submit(std::move(submission)));
-  return Await(*work, range, call.deadline);
+  return Await(call, *work);
 }
 
 absl::Status Register(const Registering& call) {
