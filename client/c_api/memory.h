@@ -94,8 +94,9 @@ COORDD_API coordd_status_t coordd_unregister(coordd_worker_t* worker, void* memo
 COORDD_API coordd_status_t coordd_alloc_device(int32_t device_index, int64_t size_bytes,
                                                void** memory);
 
-/* Nothing on the device uses it, and no set has it registered. NULL is allowed, and nothing.
- * INVALID_ARGUMENT: it is not what coordd_alloc_device has returned. */
+/* Nothing on the device uses it, and no set has it registered: FAILED_PRECONDITION, and it stays.
+ * Waits for communicators that know it and end with their generation, 10 s at most. NULL is
+ * allowed, and nothing. INVALID_ARGUMENT: it is not what coordd_alloc_device has returned. */
 COORDD_API coordd_status_t coordd_free_device(void* memory);
 
 /* The same two as torch.cuda.memory.CUDAPluggableAllocator calls them, for a torch.cuda.MemPool;
@@ -123,25 +124,30 @@ COORDD_API void coordd_torch_free(void* memory, ptrdiff_t size_bytes, int device
  * registered as any other memory, and a warning says which rank gave what. */
 
 /* Collective: all ranks of the set call it, in one order with other calls of it, each with memory
- * of its own device, `size_bytes` of it (at least 1). Waits for the others, and for what was
- * launched before. From then on all ranks give to a collective what they have all registered, in
- * place or both input and output, or none of them does; mixing is not defined by NCCL. No rank
- * joins (coordd_join) while memory is registered: the generation would end. At most 64 pieces in a
- * set.
+ * of its own device, `size_bytes` of it (at least 1). Waits for the others, for what was launched
+ * before, and for calls that other threads have begun before in the set. A call that fails is one
+ * of that order, too, and those of other ranks time out; but for what is never memory: NULL, a size
+ * below 1. From then on all ranks give to a collective what they have all registered, in place or
+ * both input and output, or none of them does; mixing is not defined by NCCL. No rank joins
+ * (coordd_join) while memory is registered: the generation would end. At most 64 pieces in a set.
  *
  * UNIMPLEMENTED: not all ranks can, and why (COORDD_GPU_REGISTER, no NCCL, NCCL before 2.19); with
  * on_failure "continue". INVALID_ARGUMENT: it is not memory of the device, or overlaps with what is
- * registered. RESOURCE_EXHAUSTED; DEADLINE_EXCEEDED; UNAVAILABLE; the generation's end, as
- * coordd_worker_status. */
+ * registered. DEADLINE_EXCEEDED: a rank has not come; where it comes later and the device's part
+ * was under way, the generation ends then, since the others would have what this rank has not.
+ * RESOURCE_EXHAUSTED; UNAVAILABLE; the generation's end, as coordd_worker_status. */
 COORDD_API coordd_status_t coordd_register_device(coordd_worker_t* worker, int32_t process_set,
                                                   int32_t device_index, void* memory,
                                                   int64_t size_bytes, double timeout_seconds);
 
 /* Of this rank alone, before the memory is freed. No collective that is pending uses it, and none
  * will, here or on another rank, before that has called this, too. Waits until the device is
- * through with what was launched before. NULL is allowed, and nothing. INVALID_ARGUMENT: it does
- * not begin what is registered in the set. FAILED_PRECONDITION: another thread's registration in
- * the set is under way. DEADLINE_EXCEEDED: the device is not through. */
+ * through with what was launched before and NCCL has let go, also where the generation or the set
+ * has ended. NULL is allowed, and nothing. INVALID_ARGUMENT: it does not begin what is registered
+ * in the set. FAILED_PRECONDITION: another thread's registration in the set is under way.
+ * DEADLINE_EXCEEDED: the device is not through, or NCCL has not let go; another call waits on. The
+ * generation's end, as coordd_worker_status, of which the program has not been told: NCCL lets go
+ * when it knows, so it calls again. */
 COORDD_API coordd_status_t coordd_unregister_device(coordd_worker_t* worker, int32_t process_set,
                                                     void* memory, double timeout_seconds);
 

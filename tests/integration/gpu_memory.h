@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdio>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/integration/gpu_rank.h"
@@ -50,6 +52,7 @@ class MemoryOfNccl {
     RequireOk(coordd_alloc_device(r.device(), bytes, &memory_), "allocate");
     RequireOk(coordd_register_device(r.worker(), 0, r.device(), memory_, bytes, 0), "register");
   }
+  void* memory() const { return memory_; }
   void Unregister() {
     RequireOk(coordd_unregister_device(rank_.worker(), 0, memory_, 0), "unregister");
     RequireOk(coordd_free_device(memory_), "free");
@@ -78,9 +81,66 @@ class MemoryOfNccl {
   void* memory_ = nullptr;
 };
 
+// A rank that leaves ends the communicators of those that are not through yet.
+inline void AwaitAll(RankOnDevice& r, const char* name) {
+  RequireOk(coordd_barrier(r.worker(), name, nullptr), name);
+}
+
+// Rank 0 lets go of the first piece before it comes to the second, the others begin with both.
+inline void WindowsOfThreads(RankOnDevice& r) {
+  static constexpr int64_t kBytes = 1 << 16;
+  if (r.rank() == 0) {
+    MemoryOfNccl(r, kBytes).Unregister();
+    MemoryOfNccl(r, kBytes).Unregister();
+  } else {
+    std::vector<std::unique_ptr<MemoryOfNccl>> pieces(2);
+    std::vector<std::thread> threads;
+    for (std::unique_ptr<MemoryOfNccl>& piece : pieces)
+      threads.emplace_back([&r, &piece] { piece = std::make_unique<MemoryOfNccl>(r, kBytes); });
+    for (std::thread& thread : threads) thread.join();
+    for (std::unique_ptr<MemoryOfNccl>& piece : pieces) piece->Unregister();
+  }
+  AwaitAll(r, "after threads");
+  MemoryOfNccl third(r, kBytes);
+  third.Reduce("third");
+  third.Unregister();
+  AwaitAll(r, "last");
+  std::printf("ok windows\n");
+}
+
+// What is registered is not freed. Rank 0 is refused what the others register, which is no reason
+// for the next one to fail.
+inline void WindowsOutOfStep(RankOnDevice& r) {
+  constexpr int64_t kBytes = 1 << 16;
+  MemoryOfNccl first(r, kBytes);
+  first.Reduce("first");
+  Require(coordd_free_device(first.memory()) == COORDD_FAILED_PRECONDITION,
+          "free what is registered");
+  void* second = nullptr;
+  RequireOk(coordd_alloc_device(r.device(), kBytes, &second), "allocate");
+  void* const given = r.rank() == 0 ? first.memory() : second;
+  const coordd_status_t status =
+      coordd_register_device(r.worker(), 0, r.device(), given, kBytes, 1);
+  std::printf("out of step: %s %s\n", coordd_status_name(status), coordd_last_error());
+  Require(status == (r.rank() == 0 ? COORDD_INVALID_ARGUMENT : COORDD_DEADLINE_EXCEEDED),
+          "register out of step");
+  RequireOk(coordd_free_device(second), "free what was not registered");
+  AwaitAll(r, "in step");
+  MemoryOfNccl third(r, kBytes);
+  third.Reduce("third");
+  first.Reduce("first again");
+  third.Unregister();
+  first.Unregister();
+  AwaitAll(r, "last");
+  std::printf("ok windows\n");
+}
+
 // Three pieces of it, of which the third comes when the first has gone. more > 0: of the second
-// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third.
+// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third. -3 and -4:
+// WindowsOfThreads, WindowsOutOfStep.
 inline void Windows(RankOnDevice& r, int more) {
+  if (more == -3) return WindowsOfThreads(r);
+  if (more == -4) return WindowsOutOfStep(r);
   constexpr int64_t kBytes = 1 << 16;
   const bool odd = r.rank() == 1;
   MemoryOfNccl first(r, kBytes);

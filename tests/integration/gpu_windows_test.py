@@ -46,7 +46,16 @@ class GpuWindowsTest(GpuCase):
         texts = self.run_ranks(-2)
         self.assertEqual(self.windows(texts), [FUSION_BUFFER + OF_PROGRAM - 1] * RANKS)
         for text in texts:
-            self.assertEqual(text.count("rank 1 has unregistered other windows than rank 0"), 1, text)
+            self.assertEqual(text.count("rank 1 has other windows registered than rank 0"), 1, text)
+
+    def test_registrations_of_two_threads_go_one_behind_the_other(self):
+        self.windows(self.run_ranks(-3))
+
+    def test_what_one_rank_is_refused_leaves_all_in_step_and_what_is_registered_is_not_freed(self):
+        texts = self.run_ranks(-4)
+        self.assertEqual(self.windows(texts), [FUSION_BUFFER + OF_PROGRAM - 1 if HAS_WINDOWS else 0] * RANKS)
+        for rank, text in enumerate(texts):
+            self.assertIn("overlaps with" if rank == 0 else "have come to this registration of memory", text)
 
     @unittest.skipUnless(HAS_WINDOWS, "no windows before 2.27")
     def test_where_a_rank_has_none_nothing_is_one(self):

@@ -1,5 +1,7 @@
 #include "worker/runtime/device_memory_calls.h"
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,24 +30,42 @@ Submission Gathering(const DeviceRange& range, std::string name, int64_t bytes) 
   return submission;
 }
 
+// A registration of memory that has begun.
+struct Registering {
+  DevicePlane& devices;
+  const DeviceRange& range;
+  int64_t number;
+  absl::Time deadline;
+  Submit submit;
+};
+
+// What is waited for has a name that the program does not know.
+absl::Status Await(const Registering& call, Work& work) {
+  const absl::Status status = work.Wait(call.deadline);
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "not all ranks of process set ", ToInt(call.range.process_set),
+      " have come to this registration of memory (number ", call.number + 1,
+      " of this rank's there: all have to call it equally often), or the device is not through "
+      "with what was launched before"));
+}
+
 // Whether the ranks' parts can be a window, which all of them read out of the same claims.
-absl::StatusOr<bool> AgreeOnWindow(DevicePlane& devices, const DeviceRange& range,
-                                   const DevicePlane::MemoryBegun& begun, absl::Time deadline,
-                                   Submit submit) {
-  if (!begun.windows.has_value()) return false;
+absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
+  const DeviceRange& range = call.range;
   const auto claim = std::make_shared<const WindowClaim>(
-      WindowClaim{range.size_bytes, DeviceMemorySize(range.memory), *begun.windows});
+      WindowClaim{range.size_bytes, DeviceMemorySize(range.memory), windows});
   Submission submission =
-      Gathering(range, absl::StrCat("coordd.window/", ToInt(range.process_set), "/", begun.number),
+      Gathering(range, absl::StrCat("coordd.window/", ToInt(range.process_set), "/", call.number),
                 sizeof(WindowClaim));
   submission.input = claim.get();
-  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, submit(std::move(submission)));
+  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, call.submit(std::move(submission)));
   work->OnComplete([claim](const absl::Status&) {});  // until then it is read
-  COORDD_RETURN_IF_ERROR(work->Wait(deadline));
+  COORDD_RETURN_IF_ERROR(Await(call, *work));
   const WorkResult& result = work->result();
   const std::string why_not = WhyNoWindow(
       {result.owned_output.get(), static_cast<size_t>(result.output_bytes)}, result.size);
-  if (!why_not.empty() && devices.IsFirstWithoutWindow()) {
+  if (!why_not.empty() && call.devices.IsFirstWithoutWindow()) {
     COORDD_LOG(kWarning,
                "memory of the program becomes no symmetric window, and is registered as "
                "any other: ",
@@ -54,36 +74,46 @@ absl::StatusOr<bool> AgreeOnWindow(DevicePlane& devices, const DeviceRange& rang
   return why_not.empty();
 }
 
-absl::Status Mark(DevicePlane& devices, const DeviceRange& range,
-                  const DevicePlane::MemoryBegun& begun, absl::Time deadline, Submit submit) {
-  COORDD_ASSIGN_OR_RETURN(const bool as_window,
-                          AgreeOnWindow(devices, range, begun, deadline, submit));
-  Submission submission = Gathering(
-      range, devices.ExpectMemory(range.process_set, begun.number, as_window), /*bytes=*/1);
+absl::Status Mark(const Registering& call, bool as_window) {
+  const DeviceRange& range = call.range;
+  Submission submission =
+      Gathering(range, call.devices.ExpectMemory(range.process_set, call.number, as_window),
+                /*bytes=*/1);
   submission.spec.memory = MemoryKind::kCuda;
   submission.device = range.device;
   submission.input = range.memory;
-  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, submit(std::move(submission)));
-  return work->Wait(deadline);
+  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, call.submit(std::move(submission)));
+  return Await(call, *work);
+}
+
+absl::Status Register(const Registering& call) {
+  const DeviceRange& range = call.range;
+  const absl::Span<std::byte> memory(static_cast<std::byte*>(range.memory),
+                                     static_cast<size_t>(range.size_bytes));
+  COORDD_ASSIGN_OR_RETURN(const std::optional<int64_t> windows,
+                          call.devices.AwaitMemory(range.process_set, call.number, range.device,
+                                                   memory, call.deadline));
+  bool as_window = false;
+  if (windows.has_value()) {
+    COORDD_ASSIGN_OR_RETURN(as_window, AgreeOnWindow(call, *windows));
+  }
+  for (int i = 0; i < kMarkersMax; ++i) {
+    COORDD_RETURN_IF_ERROR(Mark(call, as_window));
+    if (call.devices.WasLaunched(range.process_set, call.number)) return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      "no place was found in the order of the device: what is planned is staged as long as a "
+      "schedule is in force");
 }
 
 }  // namespace
 
 absl::Status RegisterWithNccl(DevicePlane& devices, const DeviceRange& range, absl::Time deadline,
                               Submit submit) {
-  const absl::Span<std::byte> memory(static_cast<std::byte*>(range.memory),
-                                     static_cast<size_t>(range.size_bytes));
-  for (int i = 0; i < kMarkersMax; ++i) {
-    COORDD_ASSIGN_OR_RETURN(const DevicePlane::MemoryBegun begun,
-                            devices.BeginMemory(range.process_set, range.device, memory, deadline));
-    const absl::Status status = Mark(devices, range, begun, deadline, submit);
-    const bool launched = devices.WasLaunched(range.process_set, begun.number);
-    COORDD_RETURN_IF_ERROR(status);
-    if (launched) return absl::OkStatus();
-  }
-  return absl::UnavailableError(
-      "no place was found in the order of the device: what is planned is staged as long as a "
-      "schedule is in force");
+  const int64_t number = devices.BeginMemory(range.process_set);
+  const absl::Status status = Register({devices, range, number, deadline, submit});
+  devices.EndMemory(range.process_set, number);
+  return status;
 }
 
 }  // namespace coordd

@@ -377,10 +377,16 @@ absl::Status WorkerImpl::RegisterDeviceMemory(const DeviceRange& range, absl::Du
 absl::Status WorkerImpl::UnregisterDeviceMemory(ProcessSetId process_set, const void* memory,
                                                 absl::Duration timeout) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  const absl::StatusOr<ViewPtr> view = CurrentView();
-  if (!view.ok()) return absl::OkStatus();  // no generation, and no communicators of it
-  return (*view)->plane->devices->ReleaseMemory(process_set, static_cast<const std::byte*>(memory),
-                                                DeadlineOf(timeout, clock_.Now()));
+  CurrentView().IgnoreError();  // the end of the generation, if the program may know that
+  ViewPtr view;
+  {
+    MutexLock lock(&mu_);
+    view = view_;
+  }
+  if (view == nullptr) return absl::OkStatus();  // no generation, and no communicators of it
+  const absl::Status status = view->plane->devices->ReleaseMemory(
+      process_set, static_cast<const std::byte*>(memory), DeadlineOf(timeout, clock_.Now()));
+  return absl::IsAborted(status) ? VerdictOn(*view->plane, status) : status;
 }
 
 absl::Status WorkerImpl::CheckMapped(const void* memory, int64_t size_bytes) const {

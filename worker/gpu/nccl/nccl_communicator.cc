@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "worker/gpu/nccl/known_memory.h"
 #include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
@@ -250,7 +251,9 @@ absl::Status NcclCommunicator::Register(absl::Span<std::byte> buffer) {
     void* handle = nullptr;
     const NcclResult result = nccl().CommRegister(comm, buffer.data(), buffer.size(), &handle);
     // Without a handle it succeeded in doing nothing (NCCL_LOCAL_REGISTER=0).
-    if (result == NcclResult::kSuccess && handle != nullptr) registered_[buffer.data()] = handle;
+    if (result != NcclResult::kSuccess || handle == nullptr) return result;
+    registered_[buffer.data()] = handle;
+    KnownMemory::OfProcess().Add(*this, place_.group, buffer);
     return result;
   });
 }
@@ -259,6 +262,7 @@ absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
   return Call("ncclCommWindowRegister", [this, buffer](NcclComm comm) {
     NcclWindow& window = windows_[buffer.data()];
     window = nullptr;
+    KnownMemory::OfProcess().Add(*this, place_.group, buffer);
     return nccl().CommWindowRegister(comm, buffer.data(), buffer.size(), &window,
                                      kNcclWindowSymmetric);
   });
@@ -277,6 +281,7 @@ void NcclCommunicator::DeregisterAll(NcclComm comm) {
     nccl().CommDeregister(comm, handle);
   for (const auto& [begin, window] : std::exchange(windows_, {}))
     if (window != nullptr) nccl().CommWindowDeregister(comm, window);
+  KnownMemory::OfProcess().RemoveAll(*this);
 }
 
 absl::Status NcclCommunicator::Deregister() {
@@ -289,11 +294,15 @@ absl::Status NcclCommunicator::Deregister() {
 absl::Status NcclCommunicator::Deregister(const std::byte* begin) {
   return Call("ncclCommDeregister", [this, begin](NcclComm comm) {
     const auto window = windows_.extract(begin);
-    if (!window.empty() && window.mapped() != nullptr)
-      return nccl().CommWindowDeregister(comm, window.mapped());
     const auto registered = registered_.extract(begin);
-    return registered.empty() ? NcclResult::kSuccess
-                              : nccl().CommDeregister(comm, registered.mapped());
+    NcclResult result = NcclResult::kSuccess;
+    if (!window.empty() && window.mapped() != nullptr) {
+      result = nccl().CommWindowDeregister(comm, window.mapped());
+    } else if (!registered.empty()) {
+      result = nccl().CommDeregister(comm, registered.mapped());
+    }
+    if (result == NcclResult::kSuccess) KnownMemory::OfProcess().Remove(*this, begin);
+    return result;
   });
 }
 
@@ -343,6 +352,7 @@ void NcclCommunicator::Destroy() {
   const NcclComm comm = Enter();
   if (comm == nullptr) return;
   nccl().CommDestroy(comm);
+  KnownMemory::OfProcess().RemoveAll(*this);
   MutexLock lock(&mu_);
   comm_ = nullptr;
   entered_ = false;
@@ -421,6 +431,7 @@ void NcclCommunicator::Abort(Clock& clock, absl::Duration patience,
     const auto scope = DeviceScope::Enter(device(), place_.device);
     ready();
     nccl().CommAbort(comm);
+    KnownMemory::OfProcess().RemoveAll(*this);
   }
   if (origin != nullptr) origin->Abort(clock, patience);
 }

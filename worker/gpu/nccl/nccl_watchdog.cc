@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
 #include "common/base/thread.h"
+#include "worker/gpu/nccl/known_memory.h"
 #include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
@@ -191,6 +192,7 @@ void NcclWatchdog::WatchInstead(const std::shared_ptr<NcclCommunicator>& origin,
 void NcclWatchdog::Retire(std::shared_ptr<NcclCommunicator> communicator) {
   MutexLock lock(&shared_->mu);
   if (shared_->watched.remove(communicator) == 0) return;  // it is being aborted
+  KnownMemory::OfProcess().NoteEnding(*communicator);
   shared_->retiring.push_back(
       {std::move(communicator), shared_->clock.Now() + shared_->options.idle_limit});
   shared_->ends_changed.NotifyAll();
@@ -261,6 +263,7 @@ bool NcclWatchdog::Shared::NoteFailure(absl::Status why) {
   if (failed.load(std::memory_order_relaxed)) return false;
   failure = std::move(why);
   failed_at = clock.Now();
+  for (const auto& communicator : watched) KnownMemory::OfProcess().NoteEnding(*communicator);
   if (busy) {
     // Before NCCL's kernels end: nobody may read what they leave.
     gate->store(kGateHeld, std::memory_order_release);

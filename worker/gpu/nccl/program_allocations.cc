@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "worker/gpu/nccl/known_memory.h"
+#include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
 
@@ -31,16 +34,35 @@ absl::StatusOr<void*> ProgramAllocations::Allocate(int32_t device, int64_t size_
 }
 
 absl::Status ProgramAllocations::Free(const void* memory) {
+  // Of communicators that end, which let go by themselves (NcclWatchdogOptions::abort_limit).
+  constexpr absl::Duration kLimit = absl::Seconds(10);
+  Clock& clock = Clock::Real();
+  const absl::Time by = clock.Now() + kLimit;
+  IdleWait idle(1, 1);
   std::shared_ptr<NcclMemory> freed;  // behind the lock: it may wait for the device
-  MutexLock lock(&mu_);
-  const auto found = memory_.find(memory);
-  if (found == memory_.end()) {
-    return absl::InvalidArgumentError(
-        "memory that coordd_alloc_device has not given, or that is freed already");
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      const auto found = memory_.find(memory);
+      if (found == memory_.end()) {
+        return absl::InvalidArgumentError(
+            "memory that coordd_alloc_device has not given, or that is freed already");
+      }
+      const auto holder = KnownMemory::OfProcess().HolderOf(found->second->span());
+      if (!holder.has_value()) {
+        freed = std::move(found->second);
+        memory_.erase(found);
+        return absl::OkStatus();
+      }
+      if (!holder->ending || clock.Now() >= by) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "NCCL knows the memory, which is registered in process set ", ToInt(holder->group),
+            holder->ending ? ", whose communicators are still ending" : "",
+            ": coordd_unregister_device has to come first"));
+      }
+    }
+    idle.Wait();
   }
-  freed = std::move(found->second);
-  memory_.erase(found);
-  return absl::OkStatus();
 }
 
 int64_t ProgramAllocations::SizeOf(const void* memory) {

@@ -26,8 +26,8 @@ class ProgramAllocations {
   // INVALID_ARGUMENT: no such device, or fewer than 1 byte. UNIMPLEMENTED: NCCL before 2.19.
   // RESOURCE_EXHAUSTED: NCCL's words. Otherwise as Open.
   absl::StatusOr<void*> Allocate(int32_t device, int64_t size_bytes);
-  // REQUIRES: nothing on a device uses it, and no communicator knows it. INVALID_ARGUMENT: Allocate
-  // has not given it.
+  // REQUIRES: nothing on a device uses it. Waits for communicators that end. INVALID_ARGUMENT:
+  // Allocate has not given it. FAILED_PRECONDITION: a communicator knows it; it stays.
   absl::Status Free(const void* memory);
   // Of what begins there; 0: Allocate has given nothing that does.
   int64_t SizeOf(const void* memory);

@@ -9,6 +9,15 @@
 #include "worker/gpu/nccl/store_limits.h"
 
 namespace coordd {
+namespace {
+
+// The store's of a generation that is over is no other status than that of whatever was under way.
+absl::Status EndOr(absl::Status status) {
+  if (!absl::IsFailedPrecondition(status)) return status;
+  return absl::AbortedError(status.message());
+}
+
+}  // namespace
 
 DeviceAgreement::DeviceAgreement(Place place, DeviceClaim own, DeviceRules rules, Store& store,
                                  Clock& clock, std::function<void()> agreed)
@@ -49,7 +58,10 @@ std::string DeviceAgreement::Key(absl::string_view name) const {
 absl::StatusOr<std::string> DeviceAgreement::Get(const std::string& key) {
   while (true) {
     absl::StatusOr<std::string> value = store_.Get(key, clock_.Now() + kGetSlice);
-    if (!absl::IsDeadlineExceeded(value.status())) return value;
+    if (!absl::IsDeadlineExceeded(value.status())) {
+      COORDD_RETURN_IF_ERROR(EndOr(value.status()));
+      return value;
+    }
     MutexLock lock(&mu_);
     if (stop_) return absl::AbortedError("the generation is over");
   }
@@ -58,8 +70,8 @@ absl::StatusOr<std::string> DeviceAgreement::Get(const std::string& key) {
 absl::StatusOr<DeviceDecision> DeviceAgreement::Agree() {
   if (place_.size == 1) return DecideOnDevices({own_}, rules_);
   if (place_.index > 0) {
-    COORDD_RETURN_IF_ERROR(
-        store_.Set(Key(absl::StrCat(place_.index)), EncodeClaim(own_), clock_.Now() + kStoreLimit));
+    COORDD_RETURN_IF_ERROR(EndOr(store_.Set(Key(absl::StrCat(place_.index)), EncodeClaim(own_),
+                                            clock_.Now() + kStoreLimit)));
     COORDD_ASSIGN_OR_RETURN(const std::string decision, Get(Key("decision")));
     return DecodeDecision(decision);
   }
@@ -71,7 +83,7 @@ absl::StatusOr<DeviceDecision> DeviceAgreement::Agree() {
   }
   absl::StatusOr<DeviceDecision> decision = DecideOnDevices(claims, rules_);
   COORDD_RETURN_IF_ERROR(
-      store_.Set(Key("decision"), EncodeDecision(decision), clock_.Now() + kStoreLimit));
+      EndOr(store_.Set(Key("decision"), EncodeDecision(decision), clock_.Now() + kStoreLimit)));
   return decision;
 }
 

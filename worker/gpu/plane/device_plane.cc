@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/protocol_bounds.h"
+#include "worker/gpu/nccl/known_memory.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/gpu/plane/device_buffers.h"
 #include "worker/interfaces/idle_wait.h"
@@ -178,51 +179,81 @@ int64_t DevicePlane::registered_bytes() {
   return made == nullptr ? 0 : made->registered_bytes();
 }
 
-absl::StatusOr<DevicePlane::MemoryBegun> DevicePlane::BeginMemory(ProcessSetId process_set,
-                                                                  int32_t device,
-                                                                  absl::Span<std::byte> memory,
-                                                                  absl::Time deadline) {
-  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceRuntime> devices, access_.Devices());
-  COORDD_RETURN_IF_ERROR(CheckMemory(*devices, device, memory));
+absl::StatusOr<DeviceDecision> DevicePlane::AwaitDecision(ProcessSetId process_set, int32_t device,
+                                                          absl::Time deadline) {
   if (access_.Nccl().ok()) COORDD_RETURN_IF_ERROR(agreements_.ClaimDevice(device));
   agreements_.Begin(process_set);
   IdleWait idle(1, 1);
   std::optional<absl::StatusOr<DeviceDecision>> decision;
   while (!(decision = agreements_.DecisionOf(process_set)).has_value()) {
     if (aborted_.load(std::memory_order_acquire)) return AbortedStatus();
-    if (clock_.Now() >= deadline)
-      return absl::DeadlineExceededError("not all ranks have come to a tensor on a device");
+    if (clock_.Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "not all ranks of process set ", ToInt(process_set),
+          " have registered memory of a device, or used any, so that they agree on NCCL"));
+    }
     idle.Wait();
   }
-  COORDD_RETURN_IF_ERROR(decision->status());
-  if (!(*decision)->nccl) {
+  return *std::move(decision);
+}
+
+absl::StatusOr<std::optional<int64_t>> DevicePlane::AwaitMemory(ProcessSetId process_set,
+                                                                int64_t number, int32_t device,
+                                                                absl::Span<std::byte> memory,
+                                                                absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceRuntime> devices, access_.Devices());
+  COORDD_RETURN_IF_ERROR(CheckMemory(*devices, device, memory));
+  COORDD_ASSIGN_OR_RETURN(const DeviceDecision decision,
+                          AwaitDecision(process_set, device, deadline));
+  if (!decision.nccl) {
     return absl::UnimplementedError(absl::StrCat(
-        "memory is registered with NCCL, which not all ranks have: ", (*decision)->why_not));
+        "memory is registered with NCCL, which not all ranks have: ", decision.why_not));
   }
-  if (!(*decision)->registers) {
+  if (!decision.registers) {
     return absl::UnimplementedError(
         "not all ranks register memory with NCCL: COORDD_GPU_REGISTER is 0 on one, or its NCCL is "
         "older than 2.19");
   }
-  COORDD_ASSIGN_OR_RETURN(const DeviceRegistrations::Begun begun,
-                          backend_.registrations().Begin(process_set, memory));
-  MemoryBegun result{begun.number, std::nullopt};
-  if ((*decision)->windows) result.windows = begun.windows;
-  return result;
+  DeviceRegistrations& registrations = backend_.registrations();
+  COORDD_RETURN_IF_ERROR(registrations.Give(process_set, number, memory));
+  IdleWait idle(1, 1);
+  std::optional<int64_t> windows;
+  while (!(windows = registrations.TakeTurn(process_set, number)).has_value()) {
+    if (aborted_.load(std::memory_order_acquire)) return AbortedStatus();
+    if (clock_.Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("other memory is still being registered, or unregistered, in process set ",
+                       ToInt(process_set)));
+    }
+    idle.Wait();
+  }
+  return decision.windows ? windows : std::nullopt;
 }
 
 absl::Status DevicePlane::ReleaseMemory(ProcessSetId process_set, const std::byte* memory,
                                         absl::Time deadline) {
-  COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> region,
-                          backend_.registrations().Remove(process_set, memory));
-  const auto done = std::make_shared<std::atomic<bool>>(false);
-  if (!inbox_.Push(MemoryReleased{process_set, region, done})) return absl::OkStatus();
+  DeviceRegistrations& registrations = backend_.registrations();
+  COORDD_ASSIGN_OR_RETURN(const DeviceRegistrations::Leaving leaving,
+                          registrations.Remove(process_set, memory));
+  const bool closed =
+      leaving.first && !inbox_.Push(MemoryReleased{process_set, leaving.region, leaving.gone});
   IdleWait idle(1, 1);
-  while (!done->load(std::memory_order_acquire) && !aborted_.load(std::memory_order_acquire)) {
-    if (clock_.Now() >= deadline)
-      return absl::DeadlineExceededError("the device is not through with what was launched before");
+  while (true) {
+    const bool aborted = closed || aborted_.load(std::memory_order_acquire);
+    const bool released = aborted || leaving.gone->load(std::memory_order_acquire);
+    // Communicators that end let go of it when they have ended.
+    if (released && !KnownMemory::OfProcess().Knows(process_set, leaving.region)) break;
+    // They end when the program knows.
+    if (aborted && backend_.HoldsGate() && !told_of_the_end_.load(std::memory_order_acquire))
+      return AbortedStatus();
+    if (clock_.Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          released ? "NCCL has not ended the communicators that know the memory yet"
+                   : "the device is not through with what was launched before");
+    }
     idle.Wait();
   }
+  registrations.Forget(process_set, leaving);
   return absl::OkStatus();
 }
 

@@ -108,30 +108,34 @@ class DevicePlane {
   void EndLane(LaneId lane);
 
   // Memory of the program on a device that NCCL is to know, in the set's communicators, as long as
-  // the generation lasts. Collective: all ranks of the set call alike, submit an allgather of the
-  // name that ExpectMemory returns, and ask whether it WasLaunched; if not (it was staged), they do
-  // all of that again. Where there may be windows they agree on whether this is one in between.
-  // UNIMPLEMENTED: not all ranks can, and why;
-  // INVALID_ARGUMENT: it is not the device's, or registered already; RESOURCE_EXHAUSTED;
+  // the generation lasts. Collective: all ranks of the set call alike: BeginMemory, whose number is
+  // equal on all ranks, AwaitMemory, and submit an allgather of the name that ExpectMemory returns;
+  // if it was not launched (WasLaunched) but staged, another one. Where there may be windows they
+  // agree on whether this is one in between. EndMemory ends what has begun, however.
+  int64_t BeginMemory(ProcessSetId process_set) {
+    return backend_.registrations().Begin(process_set);
+  }
+  // Returns WindowClaim's windows, where there may be some. UNIMPLEMENTED: not all ranks can, and
+  // why; INVALID_ARGUMENT: it is not the device's, or registered already; RESOURCE_EXHAUSTED;
   // DEADLINE_EXCEEDED.
-  struct MemoryBegun {
-    int64_t number = 0;              // equal on all ranks
-    std::optional<int64_t> windows;  // WindowClaim's, where there may be some
-  };
-  absl::StatusOr<MemoryBegun> BeginMemory(ProcessSetId process_set, int32_t device,
-                                          absl::Span<std::byte> memory, absl::Time deadline);
+  absl::StatusOr<std::optional<int64_t>> AwaitMemory(ProcessSetId process_set, int64_t number,
+                                                     int32_t device, absl::Span<std::byte> memory,
+                                                     absl::Time deadline);
   std::string ExpectMemory(ProcessSetId process_set, int64_t number, bool as_window) {
     return backend_.registrations().Expect(process_set, number, as_window);
   }
-  // Also where none was submitted: whatever has begun ends by this.
   bool WasLaunched(ProcessSetId process_set, int64_t number) {
     return backend_.registrations().WasApplied(process_set, number);
   }
+  void EndMemory(ProcessSetId process_set, int64_t number) {
+    backend_.registrations().End(process_set, number);
+  }
   // Whether that of why there is no window has yet to be said.
   bool IsFirstWithoutWindow() { return backend_.registrations().IsFirstWithoutWindow(); }
-  // Of this rank alone: it can be freed when this has returned. INVALID_ARGUMENT: it is not
+  // Of this rank alone: it can be freed when this has returned OK. INVALID_ARGUMENT: it is not
   // registered. FAILED_PRECONDITION: a registration is under way. DEADLINE_EXCEEDED: the device is
-  // not through.
+  // not through, or NCCL has not let go of it: to be called again. ABORTED: neither will be before
+  // ToldOfTheEnd.
   absl::Status ReleaseMemory(ProcessSetId process_set, const std::byte* memory,
                              absl::Time deadline);
 
@@ -191,6 +195,8 @@ class DevicePlane {
   using Input = std::variant<Planned, Returned, GroupEnded, LaneEnded, MemoryReleased, LookAgain>;
 
   void EnsureThread();
+  absl::StatusOr<DeviceDecision> AwaitDecision(ProcessSetId process_set, int32_t device,
+                                               absl::Time deadline);
   void OnDecision(ProcessSetId process_set);
 
   // On the thread "device".

@@ -17,6 +17,10 @@ bool Overlap(absl::Span<std::byte> one, absl::Span<std::byte> other) {
   return one.data() < other.data() + other.size() && other.data() < one.data() + one.size();
 }
 
+bool IsGone(const std::shared_ptr<std::atomic<bool>>& gone) {
+  return gone != nullptr && gone->load(std::memory_order_acquire);
+}
+
 bool IsMarker(const BatchJob& batch, const TensorJob& tensor) {
   return batch.kind() == CollectiveKind::kAllgather &&
          absl::StartsWith(tensor.spec().name, kMarker);
@@ -24,54 +28,80 @@ bool IsMarker(const BatchJob& batch, const TensorJob& tensor) {
 
 }  // namespace
 
-std::string DeviceRegistrations::NameOf(ProcessSetId process_set, int64_t number, bool as_window) {
-  return absl::StrCat(kMarker, ToInt(process_set), "/", number, as_window ? "/window" : "");
+std::string DeviceRegistrations::NameOf(ProcessSetId process_set, int64_t number,
+                                        const Registration& registration) {
+  return absl::StrCat(kMarker, ToInt(process_set), "/", number, "/", registration.expected,
+                      *registration.as_window ? "/window" : "");
 }
 
-absl::StatusOr<DeviceRegistrations::Begun> DeviceRegistrations::Begin(ProcessSetId process_set,
-                                                                      Region region) {
+int64_t DeviceRegistrations::Begin(ProcessSetId process_set) {
   MutexLock lock(&mu_);
   Set& set = sets_[process_set];
-  if (set.registrations.size() >= kRegionsMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(set.registrations.size(), " regions are registered in process set ",
-                     ToInt(process_set), ", expected at most ", kRegionsMax));
-  }
-  std::vector<int64_t> windows;
-  for (const auto& [number, other] : set.registrations) {
+  const int64_t number = set.next++;
+  set.registrations[number];
+  return number;
+}
+
+absl::Status DeviceRegistrations::Give(ProcessSetId process_set, int64_t number, Region region) {
+  MutexLock lock(&mu_);
+  Registrations& registrations = sets_[process_set].registrations;
+  size_t given = 0;
+  for (const auto& [other_number, other] : registrations) {
+    if (other.region.empty() || IsGone(other.gone)) continue;
+    ++given;
     if (Overlap(region, other.region)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the memory overlaps with ", other.region.size(), " bytes that are registered"));
+          "the memory overlaps with ", other.region.size(), " bytes that are registered",
+          other.gone == nullptr ? "" : ", and are being unregistered"));
     }
-    if (other.as_window.value_or(false)) windows.push_back(number);
   }
-  const int64_t number = set.next++;
-  set.registrations[number].region = region;
-  return Begun{number, DigestOf(windows)};
+  if (given >= kRegionsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(given, " regions are registered in process set ", ToInt(process_set),
+                     ", expected at most ", kRegionsMax));
+  }
+  registrations.at(number).region = region;
+  return absl::OkStatus();
+}
+
+std::optional<int64_t> DeviceRegistrations::TakeTurn(ProcessSetId process_set, int64_t number) {
+  MutexLock lock(&mu_);
+  Registrations& registrations = sets_[process_set].registrations;
+  std::vector<int64_t> windows;
+  for (const auto& [other_number, other] : registrations) {
+    if (other_number < number && !other.ended) return std::nullopt;
+    if (other.gone != nullptr && !IsGone(other.gone)) return std::nullopt;
+    if (other.gone == nullptr && other.as_window.value_or(false)) windows.push_back(other_number);
+  }
+  registrations.at(number).has_turn = true;
+  return DigestOf(windows);
 }
 
 std::string DeviceRegistrations::Expect(ProcessSetId process_set, int64_t number, bool as_window) {
   MutexLock lock(&mu_);
-  sets_[process_set].registrations.at(number).as_window = as_window;
-  return NameOf(process_set, number, as_window);
+  Registration& registration = sets_[process_set].registrations.at(number);
+  registration.as_window = as_window;
+  ++registration.expected;
+  return NameOf(process_set, number, registration);
 }
 
 bool DeviceRegistrations::WasApplied(ProcessSetId process_set, int64_t number) {
   MutexLock lock(&mu_);
+  return sets_[process_set].registrations.at(number).applied;
+}
+
+void DeviceRegistrations::End(ProcessSetId process_set, int64_t number) {
+  MutexLock lock(&mu_);
   Registrations& registrations = sets_[process_set].registrations;
-  const auto found = registrations.find(number);
-  if (found == registrations.end()) return false;
-  found->second.ended = true;
-  if (found->second.applied) return true;
-  registrations.erase(found);
-  return false;
+  Registration& registration = registrations.at(number);
+  registration.ended = true;
+  if (!registration.applied) registrations.erase(number);
 }
 
 DeviceRegistrations::Registration* DeviceRegistrations::Find(ProcessSetId process_set,
                                                              absl::string_view name) {
   for (auto& [number, registration] : sets_[process_set].registrations) {
-    const std::optional<bool>& as_window = registration.as_window;
-    if (as_window.has_value() && name == NameOf(process_set, number, *as_window))
+    if (registration.as_window.has_value() && name == NameOf(process_set, number, registration))
       return &registration;
   }
   return nullptr;
@@ -111,8 +141,9 @@ absl::Status DeviceRegistrations::ApplyMarker(ProcessSetId process_set, const st
     Registration* const found = absent ? nullptr : Find(process_set, name);
     if (found == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
-          name, ": the others register memory with NCCL, and this rank ",
-          absent ? "has joined" : "no longer does", ", expected all ranks of the process set"));
+          "coordd_register_device: the others register memory in process set ", ToInt(process_set),
+          ", and this rank ", absent ? "has called coordd_join" : "has given up waiting for them",
+          ", expected all ranks of the process set"));
     }
     found->applied = true;
     region = found->region;
@@ -120,29 +151,41 @@ absl::Status DeviceRegistrations::ApplyMarker(ProcessSetId process_set, const st
   return backend.RegisterMemory(process_set, region);
 }
 
-absl::StatusOr<DeviceRegistrations::Region> DeviceRegistrations::Remove(ProcessSetId process_set,
-                                                                        const std::byte* memory) {
+absl::StatusOr<DeviceRegistrations::Leaving> DeviceRegistrations::Remove(ProcessSetId process_set,
+                                                                         const std::byte* memory) {
   MutexLock lock(&mu_);
   Registrations& registrations = sets_[process_set].registrations;
-  const auto found = std::find_if(registrations.begin(), registrations.end(), [&](const auto& one) {
-    return one.second.region.data() == memory;
-  });
+  // What is gone may have been registered anew.
+  auto found = registrations.end();
+  for (auto it = registrations.begin(); it != registrations.end(); ++it) {
+    if (it->second.region.data() != memory || it->second.region.empty()) continue;
+    if (found == registrations.end() || IsGone(found->second.gone)) found = it;
+  }
   if (found == registrations.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory that is not registered in process set ", ToInt(process_set)));
   }
-  const bool is_window = found->second.as_window.value_or(false);
+  Registration& removed = found->second;
+  if (removed.gone != nullptr) return Leaving{removed.region, removed.gone, /*first=*/false};
+  const bool is_window = removed.as_window.value_or(false);
   const bool another_one_is_under_way =
       std::any_of(registrations.begin(), registrations.end(),
-                  [](const auto& one) { return !one.second.ended; });
-  if (!found->second.ended || (is_window && another_one_is_under_way)) {
+                  [](const auto& one) { return one.second.has_turn && !one.second.ended; });
+  if (!removed.ended || (is_window && another_one_is_under_way)) {
     return absl::FailedPreconditionError(
         absl::StrCat("a registration is under way in process set ", ToInt(process_set),
                      ", expected it to be over before this memory is unregistered"));
   }
-  const Region region = found->second.region;
-  registrations.erase(found);
-  return region;
+  removed.gone = std::make_shared<std::atomic<bool>>(false);
+  return Leaving{removed.region, removed.gone, /*first=*/true};
+}
+
+void DeviceRegistrations::Forget(ProcessSetId process_set, const Leaving& leaving) {
+  MutexLock lock(&mu_);
+  Registrations& registrations = sets_[process_set].registrations;
+  const auto found = std::find_if(registrations.begin(), registrations.end(),
+                                  [&](const auto& one) { return one.second.gone == leaving.gone; });
+  if (found != registrations.end()) registrations.erase(found);
 }
 
 }  // namespace coordd

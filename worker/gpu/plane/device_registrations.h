@@ -1,9 +1,11 @@
 // Memory of the program that NCCL is to know, on its way from a call to the device's order.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,18 +34,21 @@ class DeviceRegistrations {
   static constexpr size_t kRegionsMax = 64;
   using Region = absl::Span<std::byte>;
 
-  // One that has begun. Its number is equal on all ranks, who call alike.
-  struct Begun {
-    int64_t number = 0;
-    int64_t windows = 0;  // DigestOf the set's windows
-  };
-  // INVALID_ARGUMENT: it overlaps with what is there. RESOURCE_EXHAUSTED.
-  absl::StatusOr<Begun> Begin(ProcessSetId process_set, Region region);
-  // Returns the name of the marker that is to be submitted.
+  // Takes a number, equal on all ranks, who call alike. So every call takes one, whatever becomes
+  // of it on this rank, and ends it by End.
+  int64_t Begin(ProcessSetId process_set);
+  // What is to be registered. INVALID_ARGUMENT: it overlaps with what is there. RESOURCE_EXHAUSTED.
+  absl::Status Give(ProcessSetId process_set, int64_t number, Region region);
+  // One goes behind the other, so that what a rank says of its windows holds until it has one more:
+  // nothing while one that has begun before is not over, or memory is on its way out. Then DigestOf
+  // the set's windows, none of which leaves until End.
+  std::optional<int64_t> TakeTurn(ProcessSetId process_set, int64_t number);
+  // Returns the name of the marker that is to be submitted, another one each time.
   std::string Expect(ProcessSetId process_set, int64_t number, bool as_window);
-  // When the marker is through, however, or none will come: whether it was launched. If not,
-  // nothing is expected.
+  // When the marker is through, however: whether it was launched.
   bool WasApplied(ProcessSetId process_set, int64_t number);
+  // It is over. What was not applied is not expected any more.
+  void End(ProcessSetId process_set, int64_t number);
   // Before a marker is launched: what is to be windows first; nothing for other batches.
   std::vector<Region> WindowsOf(const BatchJob& batch);
   // At the marker's place; nothing for other batches. FAILED_PRECONDITION: this rank does not
@@ -55,24 +60,35 @@ class DeviceRegistrations {
     MutexLock lock(&mu_);
     return !std::exchange(told_, true);
   }
+  // Memory on its way out, until Forget.
+  struct Leaving {
+    Region region;
+    std::shared_ptr<std::atomic<bool>> gone;  // to be set when NCCL does not know it any more
+    bool first = false;                       // nobody sees to that yet
+  };
   // INVALID_ARGUMENT: it is not registered there. FAILED_PRECONDITION: its registration is not
   // over, or, of a window, another one's in the set, for which the ranks compare the windows they
   // have.
-  absl::StatusOr<Region> Remove(ProcessSetId process_set, const std::byte* memory);
+  absl::StatusOr<Leaving> Remove(ProcessSetId process_set, const std::byte* memory);
+  void Forget(ProcessSetId process_set, const Leaving& leaving);
 
  private:
   struct Registration {
-    Region region;
+    Region region;                  // empty: not given yet
     std::optional<bool> as_window;  // once it is expected
+    int expected = 0;               // so often
+    bool has_turn = false;
     bool applied = false;
-    bool ended = false;  // WasApplied has been asked
+    bool ended = false;
+    std::shared_ptr<std::atomic<bool>> gone;  // of memory that leaves
   };
   using Registrations = std::map<int64_t, Registration>;  // by number
   struct Set {
     int64_t next = 0;
     Registrations registrations;  // also what has begun
   };
-  static std::string NameOf(ProcessSetId process_set, int64_t number, bool as_window);
+  static std::string NameOf(ProcessSetId process_set, int64_t number,
+                            const Registration& registration);
   // nullptr: it is no marker's, or nothing is expected.
   Registration* Find(ProcessSetId process_set, absl::string_view name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -26,8 +26,10 @@ bool CanBeWindow(const WindowClaim& claim) {
 std::string WhyNoWindow(absl::Span<const std::byte> claims, int32_t size) {
   std::vector<WindowClaim> all(claims.size() / sizeof(WindowClaim));
   std::memcpy(all.data(), claims.data(), all.size() * sizeof(WindowClaim));
-  if (all.empty() || static_cast<int32_t>(all.size()) != size)
-    return absl::StrCat(size - static_cast<int32_t>(all.size()), " ranks have joined");
+  if (all.empty() || static_cast<int32_t>(all.size()) != size) {
+    const int32_t joined = size - static_cast<int32_t>(all.size());
+    return absl::StrCat(joined, joined == 1 ? " rank has" : " ranks have", " called coordd_join");
+  }
   const WindowClaim& first = all.front();
   const auto odd = std::find_if(all.begin(), all.end(), [&](const WindowClaim& claim) {
     return claim != first || !CanBeWindow(claim);
@@ -38,7 +40,7 @@ std::string WhyNoWindow(absl::Span<const std::byte> claims, int32_t size) {
   WindowClaim as_first = *odd;
   as_first.windows = first.windows;
   if (as_first == first)
-    return absl::StrCat("rank ", rank, " has unregistered other windows than rank 0");
+    return absl::StrCat("rank ", rank, " has other windows registered than rank 0");
   return absl::StrCat("rank ", rank, " gave ", TextOf(*odd), ", rank 0 ", TextOf(first));
 }
 

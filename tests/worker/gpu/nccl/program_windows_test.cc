@@ -4,11 +4,16 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "tests/support/status_matchers.h"
 #include "tests/worker/support/nccl_backend_fixture.h"
+#include "worker/gpu/nccl/known_memory.h"
+#include "worker/gpu/nccl/program_allocations.h"
 #include "worker/gpu/nccl/program_memory.h"
 
 namespace coordd {
 namespace {
+
+using ::testing::HasSubstr;
 
 class ProgramWindowsTest : public NcclBackendTest {
  protected:
@@ -60,6 +65,40 @@ TEST_F(ProgramWindowsTest, MemoryBecomesAWindowBesideTheFusionBufferAndIsRelease
   });
   EXPECT_EQ(FakeNcclWindows(), windows + 2 * 4);
   EXPECT_EQ(FakeNcclRegisteredBuffers(), registered);
+}
+
+TEST_F(ProgramWindowsTest, MemoryThatACommunicatorKnowsIsNotFreed) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommRegister");
+  SKIP_WHERE_NCCL_LACKS("ncclMemAlloc");
+  ProgramAllocations allocations([this] { return runtime_; });
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    void* const begin = allocations.Allocate(context.object.device(), 8192).value();
+    const Region memory(static_cast<std::byte*>(begin), 4096);
+    ASSERT_EQ(Register(context, tensor, memory, {}), absl::OkStatus());
+    EXPECT_THAT(allocations.Free(begin), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                  HasSubstr("registered in process set 0")));
+    EXPECT_GT(allocations.SizeOf(begin), 0);
+    Release(context, memory);
+    EXPECT_THAT(allocations.Free(begin), IsOk());
+  });
+}
+
+TEST_F(ProgramWindowsTest, WhereCommunicatorsEndMemoryIsFreedBehindThem) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommRegister");
+  SKIP_WHERE_NCCL_LACKS("ncclMemAlloc");
+  ProgramAllocations allocations([this] { return runtime_; });
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    void* const begin = allocations.Allocate(context.object.device(), 4096).value();
+    const Region memory(static_cast<std::byte*>(begin), 4096);
+    ASSERT_EQ(Register(context, tensor, memory, {}), absl::OkStatus());
+    context.object.Abort();
+    context.object.PassGate();
+    const auto kept = context.object.TakeKept();  // where NCCL can shrink it
+    EXPECT_THAT(allocations.Free(begin), IsOk());
+    EXPECT_FALSE(KnownMemory::OfProcess().Knows(ProcessSetId{0}, memory));
+  });
 }
 
 TEST_F(ProgramWindowsTest, SeveralOfOneBatchAreMadeOneBehindTheOther) {

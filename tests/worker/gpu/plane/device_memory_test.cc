@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "tests/worker/support/device_tensors_fixture.h"
+#include "worker/gpu/nccl/known_memory.h"
 
 namespace coordd {
 namespace {
@@ -68,6 +69,41 @@ TEST_F(DeviceMemoryTest, EndsWithTheGenerationAndIsRegisteredAnew) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not registered")));
   planned_ = 0;
   ASSERT_THAT(Register(*worker, values), IsOk());
+  Stop(*worker);
+}
+
+TEST_F(DeviceMemoryTest, WhatWasNotLetGoInTimeIsWaitedForByAnotherCall) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommRegister");
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  float* const values = NewTensor(1.0f);
+  ASSERT_THAT(Register(*worker, values), IsOk());
+  const auto unregister = [&](absl::Duration timeout) {
+    return worker->UnregisterDeviceMemory(ProcessSetId{0}, values, timeout);
+  };
+  const absl::Status first = unregister(absl::Nanoseconds(1));
+  if (absl::IsDeadlineExceeded(first)) {
+    EXPECT_THAT(unregister(kHangLimit), IsOk());
+  } else {
+    EXPECT_THAT(first, IsOk());
+  }
+  EXPECT_THAT(unregister(kHangLimit),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not registered")));
+  EXPECT_FALSE(KnownMemory::OfProcess().Knows(ProcessSetId{0},
+                                              {reinterpret_cast<const std::byte*>(values), 16}));
+  Stop(*worker);
+}
+
+TEST_F(DeviceMemoryTest, NothingIsKnownWhenACallHasReturnedInAGenerationThatIsOver) {
+  SKIP_WHERE_NCCL_LACKS("ncclCommRegister");
+  options_.on_failure = OnFailure::kRaise;
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  float* const values = NewTensor(1.0f);
+  const KnownMemory::Region region(reinterpret_cast<const std::byte*>(values), 16);
+  ASSERT_THAT(Register(*worker, values), IsOk());
+  EXPECT_TRUE(KnownMemory::OfProcess().Knows(ProcessSetId{0}, region));
+  ChangeGeneration();
+  EXPECT_THAT(worker->UnregisterDeviceMemory(ProcessSetId{0}, values, kHangLimit), IsOk());
+  EXPECT_FALSE(KnownMemory::OfProcess().Knows(ProcessSetId{0}, region));
   Stop(*worker);
 }
 

@@ -41,13 +41,12 @@ TEST(WindowClaimTest, WhereNoneHasSuchMemoryThatIsSaidOfRank0) {
 }
 
 TEST(WindowClaimTest, WindowsThatNotAllHaveAreInTheWay) {
-  EXPECT_EQ(WhyNot({{64, 64, 7}, {64, 64, 8}}),
-            "rank 1 has unregistered other windows than rank 0");
+  EXPECT_EQ(WhyNot({{64, 64, 7}, {64, 64, 8}}), "rank 1 has other windows registered than rank 0");
 }
 
 TEST(WindowClaimTest, ARankThatHasJoinedSaysNothing) {
-  EXPECT_EQ(WhyNot({{64, 64, 7}, {64, 64, 7}}, 3), "1 ranks have joined");
-  EXPECT_EQ(WhyNot({}, 2), "2 ranks have joined");
+  EXPECT_EQ(WhyNot({{64, 64, 7}, {64, 64, 7}}, 3), "1 rank has called coordd_join");
+  EXPECT_EQ(WhyNot({}, 2), "2 ranks have called coordd_join");
 }
 
 TEST(WindowClaimTest, ADigestIsOfNumbersInTheirOrder) {
