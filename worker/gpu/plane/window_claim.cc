@@ -25,7 +25,7 @@ bool CanBeWindow(const WindowClaim& claim) {
 
 std::string WhyNoWindow(absl::Span<const std::byte> claims, int32_t size) {
   std::vector<WindowClaim> all(claims.size() / sizeof(WindowClaim));
-  std::memcpy(all.data(), claims.data(), all.size() * sizeof(WindowClaim));
+  if (!all.empty()) std::memcpy(all.data(), claims.data(), all.size() * sizeof(WindowClaim));
   if (all.empty() || static_cast<int32_t>(all.size()) != size) {
     const int32_t joined = size - static_cast<int32_t>(all.size());
     return absl::StrCat(joined, joined == 1 ? " rank has" : " ranks have", " called coordd_join");
