@@ -129,7 +129,7 @@ COORDD_API void coordd_torch_free(void* memory, ptrdiff_t size_bytes, int device
  * of that order, too, and those of other ranks time out; but for what is never memory: NULL, a size
  * below 1. From then on all ranks give to a collective what they have all registered, in place or
  * both input and output, or none of them does; mixing is not defined by NCCL. No rank joins
- * (coordd_join) while memory is registered: the generation would end. At most 64 pieces in a set.
+ * (coordd_join) while memory is registered: the generation would end. At most 64 regions in a set.
  *
  * UNIMPLEMENTED: not all ranks can, and why (COORDD_GPU_REGISTER, no NCCL, NCCL before 2.19); with
  * on_failure "continue". INVALID_ARGUMENT: it is not memory of the device, or overlaps with what is

@@ -84,7 +84,7 @@ absl::StatusOr<std::string> ReadNamedFile(const std::string& path, size_t bytes_
   while (size < text.size()) {
     if (!AwaitBytes(file.get(), deadline)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("is ", KindOfFile(found.st_mode), " that had nothing to read for ",
+          absl::StrCat("is ", KindOfFile(found.st_mode), " that did not end within ",
                        DurationText(pipe_within), "; expected a file, or one who writes into it"));
     }
     const ssize_t got = read(file.get(), text.data() + size, text.size() - size);

@@ -35,7 +35,7 @@ inline constexpr absl::Duration kPipeWithin = absl::Minutes(1);
 
 // What the file holds, `bytes_max` + 1 bytes at most. A pipe or a device is read until its end.
 // INVALID_ARGUMENT, a sentence without its subject: "cannot be read: Permission denied", "is a
-// folder; expected a file", "is a pipe that had nothing to read for 1m; expected ...".
+// folder; expected a file", "is a pipe that did not end within 1m; expected ...".
 absl::StatusOr<std::string> ReadNamedFile(const std::string& path, size_t bytes_max,
                                           absl::Duration pipe_within = kPipeWithin);
 

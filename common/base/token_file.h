@@ -13,7 +13,7 @@ namespace coordd {
 // What the file holds, without white space at its ends. `named_by` begins the error, e.g.
 // "COORDD_TOKEN_FILE". INVALID_ARGUMENT: it cannot be read, is empty or a folder, or is a regular
 // file that others than its owner can reach. A pipe is read as it is (`<(pass show job)`), unless
-// nothing comes out of it for `pipe_within`.
+// it does not end within `pipe_within`.
 // `has_end`, which may be null: whether a line's end is its last byte.
 absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path,
                                           bool* has_end = nullptr,

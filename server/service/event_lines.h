@@ -15,11 +15,13 @@
 
 namespace coordd {
 
+// Sentences for so many hosts at most, which differ in nothing else, are told apart.
+inline constexpr size_t kHostsApart = 16;
+
 // The sentences for departures that have all in common but the process: job, cause, host and what
 // is told of it. By the place of the event; the first one's tells of all, with their ranks as runs,
 // and the others' is empty. Of those that are alone there is none. Where that would be sentences
-// for more than kHostsApart hosts, which differ in nothing else, one tells of all of them. PURE
-inline constexpr size_t kHostsApart = 16;
+// for more than kHostsApart hosts, one tells of all of them. PURE
 std::map<size_t, std::string> SharedDepartures(const std::vector<Event>& events);
 
 // Not thread-safe. What a stranger can make happen as often as he likes is written seldom, in

@@ -52,7 +52,7 @@ TEST_F(NamedFileTest, WaitsForNoPipeForEver) {
   const std::string pipe = Pipe();
   EXPECT_THAT(ReadNamedFile(pipe, 100, absl::Milliseconds(1)).status(),
               StatusIs(Code::kInvalidArgument,
-                       HasSubstr("is a pipe that had nothing to read for 1ms; expected a file")));
+                       HasSubstr("is a pipe that did not end within 1ms; expected a file")));
   EXPECT_THAT(OpenToWrite(pipe, O_CREAT | O_TRUNC, 0600).status(),
               StatusIs(Code::kFailedPrecondition, pipe + " is a pipe, expected a file"));
 }

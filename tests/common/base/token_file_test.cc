@@ -48,10 +48,10 @@ TEST(ReadTokenFile, OfAPipeIntoWhichNobodyWritesSaysSo) {
   const TempDirectory directory;
   const std::string path = directory / "token";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(ReadTokenFile("--token-file", path, nullptr, absl::Milliseconds(1)).status(),
-              StatusIs(Code::kInvalidArgument,
-                       HasSubstr("--token-file names " + path +
-                                 ", which is a pipe that had nothing to read for 1ms")));
+  EXPECT_THAT(
+      ReadTokenFile("--token-file", path, nullptr, absl::Milliseconds(1)).status(),
+      StatusIs(Code::kInvalidArgument, HasSubstr("--token-file names " + path +
+                                                 ", which is a pipe that did not end within 1ms")));
 }
 
 TEST(CheckTokenFile, RefusesWhatCannotBeReadTwice) {

@@ -34,7 +34,8 @@ class DeviceAgreement {
   DeviceAgreement(const DeviceAgreement&) = delete;
   DeviceAgreement& operator=(const DeviceAgreement&) = delete;
 
-  // nullopt: not yet. Errors: DecideOnDevices', or the store's. Thread-safe.
+  // nullopt: not yet. Errors: DecideOnDevices', or the store's; ABORTED: the generation is over.
+  // Thread-safe.
   std::optional<absl::StatusOr<DeviceDecision>> decision() const;
 
  private:

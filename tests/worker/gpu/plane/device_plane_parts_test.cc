@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
 #include "worker/gpu/plane/called_queue.h"
+#include "worker/gpu/plane/device_agreement.h"
 #include "worker/gpu/plane/device_agreements.h"
 #include "worker/gpu/plane/device_queue.h"
 #include "worker/gpu/plane/device_report.h"
@@ -124,6 +127,33 @@ TEST(DeviceReportTest, TellsOfEachChangeOnce) {
   EXPECT_TRUE(report.UseBeyond(&told).has_value());
   report.ForgetDecision(ProcessSetId{1});
   EXPECT_FALSE(report.UseBeyond(&told).has_value());
+}
+
+// Of a generation that is over.
+class ClosedStore final : public Store {
+ public:
+  absl::Status Set(absl::string_view, std::string, absl::Time) override { return Over(); }
+  absl::StatusOr<std::string> Get(absl::string_view, absl::Time) override { return Over(); }
+  absl::StatusOr<int64_t> Add(absl::string_view, int64_t, absl::Time) override { return Over(); }
+  absl::Status DeletePrefix(absl::string_view, absl::Time) override { return Over(); }
+
+ private:
+  static absl::Status Over() { return absl::FailedPreconditionError("generation 1 is over"); }
+};
+
+// Else whoever looks for the generation's end takes it for a fault of its own.
+TEST(DeviceAgreementTest, EndsWithTheGenerationWhereItsStoreIsClosed) {
+  for (const int32_t index : {0, 1}) {
+    ClosedStore store;
+    std::atomic<bool> decided = false;
+    const DeviceAgreement agreement({ProcessSetId{}, index, 2}, DeviceClaim(), DeviceRules(), store,
+                                    Clock::Real(), [&] { decided.store(true); });
+    const absl::Time limit = Clock::Real().Now() + kHangLimit;
+    while (!decided.load() && Clock::Real().Now() < limit) std::this_thread::yield();
+    ASSERT_TRUE(agreement.decision().has_value());
+    EXPECT_THAT(agreement.decision()->status(),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("generation 1 is over")));
+  }
 }
 
 TEST(DeviceAgreementsTest, WithoutNcclARankSaysWhyAndAllStage) {
