@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "worker/gpu/nccl/store_end.h"
 #include "worker/gpu/nccl/store_limits.h"
 
 namespace coordd {
@@ -45,6 +46,7 @@ CommunicatorMaker::CommunicatorMaker(std::shared_ptr<NcclRuntime> runtime, NcclP
   thread_ = StartThread("nccl-init", [this] {
     runtime_->device->OwnThisThread();
     auto made = Make();
+    if (!made.ok()) made = EndOr(made.status());
     MutexLock lock(&mu_);
     result_ = std::move(made);
   });

@@ -6,19 +6,10 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "worker/gpu/nccl/store_end.h"
 #include "worker/gpu/nccl/store_limits.h"
 
 namespace coordd {
-namespace {
-
-// The store's of a generation that is over is no other status than that of whatever was under way.
-absl::Status EndOr(absl::Status status) {
-  if (!absl::IsFailedPrecondition(status)) return status;
-  return absl::AbortedError(status.message());
-}
-
-}  // namespace
-
 DeviceAgreement::DeviceAgreement(Place place, DeviceClaim own, DeviceRules rules, Store& store,
                                  Clock& clock, std::function<void()> agreed)
     : place_(place),

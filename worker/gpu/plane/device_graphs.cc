@@ -11,6 +11,7 @@
 #include "common/machine/build_info.h"
 #include "worker/gpu/cuda/stream_capture.h"
 #include "worker/gpu/nccl/nccl_route.h"
+#include "worker/gpu/nccl/store_end.h"
 #include "worker/gpu/nccl/store_limits.h"
 #include "worker/gpu/plane/device_buffers.h"
 #include "worker/interfaces/idle_wait.h"
@@ -259,13 +260,15 @@ absl::Status DeviceGraphs::Check(ProcessSetId process_set, absl::Time deadline) 
   }
   const std::string prefix = absl::StrCat("graphs/", ToInt(process_set), "/", number, "/");
   COORDD_RETURN_IF_ERROR(
-      store_.Set(absl::StrCat(prefix, "rank/", place.index), std::move(own), deadline));
+      EndOr(store_.Set(absl::StrCat(prefix, "rank/", place.index), std::move(own), deadline)));
   std::string verdict;
   if (place.index == 0) {
     COORDD_ASSIGN_OR_RETURN(verdict, Compare(process_set, place, prefix, deadline));
-    COORDD_RETURN_IF_ERROR(store_.Set(absl::StrCat(prefix, "verdict"), verdict, deadline));
+    COORDD_RETURN_IF_ERROR(EndOr(store_.Set(absl::StrCat(prefix, "verdict"), verdict, deadline)));
   } else {
-    COORDD_ASSIGN_OR_RETURN(verdict, store_.Get(absl::StrCat(prefix, "verdict"), deadline));
+    absl::StatusOr<std::string> told = store_.Get(absl::StrCat(prefix, "verdict"), deadline);
+    COORDD_RETURN_IF_ERROR(EndOr(told.status()));
+    verdict = *std::move(told);
   }
   return verdict == kSame ? absl::OkStatus() : absl::InvalidArgumentError(verdict);
 }
@@ -283,7 +286,7 @@ absl::StatusOr<std::string> DeviceGraphs::Compare(ProcessSetId process_set, cons
           absl::StrCat("rank ", ranks[static_cast<size_t>(index)],
                        " has not come to the check of graphs of process set ", ToInt(process_set)));
     }
-    COORDD_RETURN_IF_ERROR(of_rank.status());
+    COORDD_RETURN_IF_ERROR(EndOr(of_rank.status()));
     captured.push_back(*std::move(of_rank));
   }
   const std::string difference = FirstDifference(captured, ranks);

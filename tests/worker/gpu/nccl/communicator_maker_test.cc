@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/store_memory.h"
+#include "tests/worker/support/closed_store.h"
 #include "tests/worker/support/nccl_backend_fixture.h"
 
 namespace coordd {
@@ -117,6 +118,23 @@ TEST_F(CommunicatorMakerTest, TheFirstOfSoManyRanksMintsTheirIdAndForgetsIt) {
     EXPECT_EQ(written.at(key).size(), sizeof(NcclUniqueId));
     EXPECT_EQ(stores_[rank]->deleted.front(), key);
     EXPECT_FALSE(IsInStore(key));
+  }
+}
+
+// Who mints the id, and who waits for it.
+TEST_F(CommunicatorMakerTest, EndsWithTheGenerationWhereItsStoreIsClosed) {
+  std::atomic<uint32_t> gate = kGateOpen;
+  NcclWatchdog watchdog(Clock::Real(), &gate);
+  for (const int32_t rank : {0, 1}) {
+    ClosedStore closed;
+    NcclPlace place;
+    place.rank = place.device = rank;
+    place.size = 2;
+    CommunicatorMaker maker(runtime_, place, closed, Clock::Real(), watchdog,
+                            absl::InfiniteFuture(), {});
+    std::optional<Made> made;
+    while (!(made = maker.Take()).has_value()) std::this_thread::yield();
+    EXPECT_EQ(made->status().code(), absl::StatusCode::kAborted) << made->status();
   }
 }
 

@@ -4,13 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "common/protocol/store_memory.h"
 #include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
+#include "tests/worker/support/closed_store.h"
 #include "worker/gpu/plane/called_queue.h"
 #include "worker/gpu/plane/device_agreement.h"
 #include "worker/gpu/plane/device_agreements.h"
@@ -128,18 +128,6 @@ TEST(DeviceReportTest, TellsOfEachChangeOnce) {
   report.ForgetDecision(ProcessSetId{1});
   EXPECT_FALSE(report.UseBeyond(&told).has_value());
 }
-
-// Of a generation that is over.
-class ClosedStore final : public Store {
- public:
-  absl::Status Set(absl::string_view, std::string, absl::Time) override { return Over(); }
-  absl::StatusOr<std::string> Get(absl::string_view, absl::Time) override { return Over(); }
-  absl::StatusOr<int64_t> Add(absl::string_view, int64_t, absl::Time) override { return Over(); }
-  absl::Status DeletePrefix(absl::string_view, absl::Time) override { return Over(); }
-
- private:
-  static absl::Status Over() { return absl::FailedPreconditionError("generation 1 is over"); }
-};
 
 // Else whoever looks for the generation's end takes it for a fault of its own.
 TEST(DeviceAgreementTest, EndsWithTheGenerationWhereItsStoreIsClosed) {
