@@ -13,6 +13,11 @@ endforeach()
 # They compare gigabytes element by element: minutes of CI in an unoptimised build.
 set_source_files_properties(support/reference.cc support/collective_backend_conformance.cc support/collective_groups_conformance.cc support/transport_conformance.cc host/large_tensor_test.cc
   PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
+# Under a sanitizer these take minutes, one byte at a time, unless their loops are optimised, as what is tested is there (BUSY).
+if(COORDD_SANITIZE)
+  set_source_files_properties(support/in_process_transport.cc host/between_nodes_test.cc node/node_run_test.cc algorithms/slice_exchange_test.cc
+    PROPERTIES COMPILE_OPTIONS "-O1" SKIP_PRECOMPILE_HEADERS ON)
+endif()
 # Against hangs only: half a minute on a quiet machine, minutes under a sanitizer on a busy one.
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)

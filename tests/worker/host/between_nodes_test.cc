@@ -11,6 +11,7 @@
 
 #include "tests/worker/support/cluster.h"
 #include "tests/worker/support/reference.h"
+#include "worker/base/aligned_buffer.h"
 #include "worker/host/alltoall_run.h"
 #include "worker/host/leader_run.h"
 #include "worker/numeric/reduce_kernels.h"

@@ -1,6 +1,5 @@
 #include <atomic>
 #include <barrier>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,7 +12,7 @@
 #include "common/protocol/store_memory.h"
 #include "tests/worker/support/collective_backend_conformance.h"
 #include "tests/worker/support/in_process_transport.h"
-#include "worker/base/aligned_buffer.h"
+#include "tests/worker/support/mapped_memories.h"
 #include "worker/host/checking_backend.h"
 #include "worker/host/host_backend.h"
 #include "worker/interfaces/peer_status.h"
@@ -31,34 +30,17 @@ BackendCase Host(std::string name, HostBackendOptions options) {
           }};
 }
 
-// What these tests use of a board: its directory and the first entries.
-constexpr size_t kUsedBoardBytes = size_t{1} << 20;
-
-// Memory that all ranks have at the same addresses, so that ThreadSanitizer sees who touches what.
-struct SharedMemories {
-  explicit SharedMemories(int32_t ranks) {
-    constexpr int64_t kArenaBytes = int64_t{112} << 20;
-    for (int32_t r = 0; r < ranks; ++r) {
-      buffers.emplace_back(kArenaBytes);
-      std::memset(buffers.back().data(), 0, kUsedBoardBytes);
-      memories.push_back(buffers.back().span());
-    }
-  }
-  std::vector<AlignedBuffer> buffers;
-  std::vector<NodeMemory> memories;
-};
-
 BackendCase OnSharedMemory(std::string name, NodeRunOptions options) {
   return {.name = std::move(name),
           .new_group =
               [options](int32_t world_size) {
                 auto network = std::make_shared<InProcessNetwork>(world_size);
-                auto shared = std::make_shared<SharedMemories>(world_size);
+                auto shared = std::make_shared<MappedMemories>(world_size);
                 return [network, shared, options]() -> std::unique_ptr<CollectiveBackend> {
                   return std::make_unique<HostBackend>(
                       std::make_unique<InProcessTransport>(*network),
                       HostBackendOptions{.node = options},
-                      std::make_unique<NodeArena>(shared->memories));
+                      std::make_unique<NodeArena>(shared->all()));
                 };
               },
           .max_world_size = 4};
@@ -107,14 +89,14 @@ BackendCase BetweenNodes(std::string name, NodeRunOptions options, int64_t segme
   BackendCase made = OnSharedMemory(std::move(name), {});
   made.new_group = [options, segment_bytes](int32_t world_size) {
     auto network = std::make_shared<InProcessNetwork>(world_size);
-    auto shared = std::make_shared<SharedMemories>(world_size);
+    auto shared = std::make_shared<MappedMemories>(world_size);
     return [network, shared, options, segment_bytes]() -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<HostBackend>(
           std::make_unique<InProcessTransport>(*network),
           HostBackendOptions{.algorithm = HostAlgorithm::kHierarchical,
                              .run = {.segment_bytes = segment_bytes},
                              .node = options},
-          std::make_unique<NodeArena>(shared->memories));
+          std::make_unique<NodeArena>(shared->all()));
     };
   };
   made.layout = OnNodes;
@@ -209,7 +191,7 @@ void RunRanks(int32_t size, const std::function<void(int32_t)>& run) {
 TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
   enum class Differs { kWantsFlat, kHasNone };
   for (const Differs differs : {Differs::kWantsFlat, Differs::kHasNone}) {
-    SharedMemories shared(4);
+    const MappedMemories shared(4);
     InProcessNetwork network(4);
     InMemoryStore store;
     std::barrier all(4);
@@ -218,7 +200,7 @@ TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
       if (differs == Differs::kWantsFlat && r == 3) options.algorithm = HostAlgorithm::kFlat;
       const bool has_none = differs == Differs::kHasNone && r >= 2;
       HostBackend backend(std::make_unique<InProcessTransport>(network), options,
-                          has_none ? nullptr : std::make_unique<NodeArena>(shared.memories));
+                          has_none ? nullptr : std::make_unique<NodeArena>(shared.all()));
       ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{2, 2}}), store,
                                 Clock::Real().Now() + kGroupHangLimit),
                 absl::OkStatus());
@@ -281,10 +263,9 @@ TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {
   const std::vector<NodeRun> kLayouts[] = {{{2, 2}}, {{1, 3}, {1, 1}}, {{1, 1}, {1, 2}}};
   for (const std::vector<NodeRun>& nodes : kLayouts) {
     const int32_t size = GroupLayout(Rank{0}, nodes).size();
-    SharedMemories shared(size);
     for (int32_t victim = 0; victim < size; ++victim) {
       for (const int64_t count : {int64_t{5}, int64_t{100003}}) {
-        for (NodeMemory memory : shared.memories) std::memset(memory.data(), 0, kUsedBoardBytes);
+        const MappedMemories shared(size);
         InProcessNetwork network(size);
         InMemoryStore store;
         std::barrier all(size);
@@ -294,7 +275,7 @@ TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {
           Bytes output(input.size());
           auto backend = std::make_unique<HostBackend>(
               std::make_unique<InProcessTransport>(network), HostBackendOptions(),
-              std::make_unique<NodeArena>(shared.memories));
+              std::make_unique<NodeArena>(shared.all()));
           ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, nodes), store,
                                      Clock::Real().Now() + kGroupHangLimit),
                     absl::OkStatus());

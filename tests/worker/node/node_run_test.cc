@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/base/thread.h"
+#include "tests/worker/support/mapped_memories.h"
 #include "tests/worker/support/reference.h"
-#include "worker/base/aligned_buffer.h"
 #include "worker/execute/fusion_layout.h"
 
 namespace coordd {
@@ -22,9 +22,6 @@ namespace {
 
 // Behind the board.
 constexpr int64_t kBuffersAt = int64_t{67} << 20;
-constexpr int64_t kArenaBytes = int64_t{68} << 20;
-// What these tests use of a board: its directory and the first entries.
-constexpr size_t kUsedBoardBytes = size_t{1} << 20;
 constexpr NodeRunOptions kTinyPieces = {.inline_bytes_max = 64,
                                         .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
                                         .pull_bytes_max = 5000,
@@ -34,21 +31,14 @@ constexpr NodeRunOptions kTinyPieces = {.inline_bytes_max = 64,
 // Memory of the members, each beginning with a board.
 class Node {
  public:
-  explicit Node(int32_t members) {
-    for (int32_t m = 0; m < members; ++m) {
-      buffers_.emplace_back(kArenaBytes);
-      std::memset(buffers_.back().data(), 0, kUsedBoardBytes);
-      memories_.push_back(buffers_.back().span());
-    }
-  }
+  explicit Node(int32_t members) : memories_(members) {}
   std::unique_ptr<NodeLane> Lane(LaneId lane, int32_t self) const {
-    return std::make_unique<NodeLane>(lane, memories_, self);
+    return std::make_unique<NodeLane>(lane, memories_.all(), self);
   }
-  const std::vector<NodeMemory>& memories() const { return memories_; }
+  const std::vector<NodeMemory>& memories() const { return memories_.all(); }
 
  private:
-  std::vector<AlignedBuffer> buffers_;
-  std::vector<NodeMemory> memories_;
+  MappedMemories memories_;
 };
 
 // What one collective is about, the same for all members.

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -16,8 +15,8 @@
 #include "common/base/thread.h"
 #include "common/protocol/store_memory.h"
 #include "tests/worker/support/in_process_transport.h"
+#include "tests/worker/support/mapped_memories.h"
 #include "worker/algorithms/dimension_schedule.h"
-#include "worker/base/aligned_buffer.h"
 #include "worker/interfaces/group_layout.h"
 #include "worker/node/node_lane.h"
 
@@ -27,8 +26,6 @@ namespace coordd {
 // transports.
 struct Cluster {
   static constexpr int64_t kBoardRoom = int64_t{67} << 20;
-  // What these tests use of a board: its directory and the first entries.
-  static constexpr size_t kUsedRoom = size_t{1} << 20;
   static constexpr int64_t kBufferRoom = int64_t{1} << 19;
 
   Cluster(int32_t node_count, int32_t members)
@@ -37,11 +34,10 @@ struct Cluster {
       : members(std::move(members_of_nodes)),
         nodes(static_cast<int32_t>(members.size())),
         carriers(*std::min_element(members.begin(), members.end())),
-        size(std::accumulate(members.begin(), members.end(), 0)) {
+        size(std::accumulate(members.begin(), members.end(), 0)),
+        memories(size) {
     network = std::make_unique<InProcessNetwork>(size);
     for (int32_t r = 0; r < size; ++r) {
-      buffers.emplace_back(kBoardRoom + 4 * kBufferRoom);
-      std::memset(buffers.back().data(), 0, kUsedRoom);
       transports.push_back(std::make_unique<InProcessTransport>(*network));
     }
     std::vector<std::thread> threads;
@@ -65,19 +61,17 @@ struct Cluster {
     return node;
   }
   int32_t NumberOf(int32_t rank) const { return rank - FirstOf(NodeOf(rank)); }
-  std::vector<NodeMemory> MemoriesOf(int32_t node) {
-    std::vector<NodeMemory> memories;
-    for (int32_t i = 0; i < members[static_cast<size_t>(node)]; ++i)
-      memories.push_back(buffers[static_cast<size_t>(FirstOf(node) + i)].span());
-    return memories;
+  std::vector<NodeMemory> MemoriesOf(int32_t node) const {
+    const auto first = memories.all().begin() + FirstOf(node);
+    return {first, first + members[static_cast<size_t>(node)]};
   }
 
   const std::vector<int32_t> members;  // by node
   const int32_t nodes, carriers, size;
+  const MappedMemories memories;
   GridOfRanks grid;  // of the nodes
   InMemoryStore store;
   std::unique_ptr<InProcessNetwork> network;
-  std::vector<AlignedBuffer> buffers;
   std::vector<std::unique_ptr<InProcessTransport>> transports;
 };
 
