@@ -4,14 +4,14 @@ target_include_directories(coordd_data_plane_testing PUBLIC ${CMAKE_SOURCE_DIR})
 # The fusion layout belongs to what packs, which is above the data plane.
 target_link_libraries(coordd_data_plane_testing PUBLIC coordd_worker_execute coordd_data_plane)
 
-set(collective_backend_more support/collective_groups_conformance.cc)
+set(collective_backend_more support/collective_again_conformance.cc support/collective_groups_conformance.cc)
 # Compiled once, linked into the test of every implementation, which instantiates the suites.
 foreach(suite collective_backend transport)
   add_library(coordd_${suite}_conformance OBJECT support/${suite}_conformance.cc ${${suite}_more})
   target_link_libraries(coordd_${suite}_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
 endforeach()
 # They compare gigabytes element by element: minutes of CI in an unoptimised build.
-set_source_files_properties(support/reference.cc support/collective_backend_conformance.cc support/collective_groups_conformance.cc support/transport_conformance.cc host/large_tensor_test.cc
+set_source_files_properties(support/reference.cc support/collective_again_conformance.cc support/collective_backend_conformance.cc support/collective_groups_conformance.cc support/transport_conformance.cc host/large_tensor_test.cc
   PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
 # Under a sanitizer these take minutes, one byte at a time, unless their loops are optimised, as what is tested is there (BUSY).
 if(COORDD_SANITIZE)
@@ -24,7 +24,7 @@ set(both_suites coordd_collective_backend_conformance coordd_transport_conforman
 
 coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES execute/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/peers/peer_watch numeric/reduce_kernels host/host_choice host/result_reference algorithms/dimension_schedule algorithms/schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
-  FILES host/between_nodes interfaces/alarm transport/agreed_transport interfaces/doorbell interfaces/edge_report host/host_backend_bell host/host_group interfaces/idle_wait node/node_arena node/node_call node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run node/node_run_parts transport/peers/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange)
+  FILES host/between_nodes interfaces/alarm transport/agreed_transport interfaces/doorbell interfaces/edge_report host/host_backend_again host/host_backend_bell host/host_group host/host_lane interfaces/idle_wait node/node_arena node/node_call node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run node/node_run_parts transport/peers/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange)
 
 coordd_test(host_backend_in_process_test SOURCES host/host_backend_in_process_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)

@@ -55,13 +55,24 @@ CollectiveRun::CollectiveRun(TransferSchedule schedule, DataType dtype, ReduceOp
     : schedule_(std::move(schedule)),
       dtype_(dtype),
       op_(op),
-      tag_(tag),
-      buffers_(buffers),
       transport_(transport),
       options_(options),
-      members_(members),
-      second_half_(CombiningOf(schedule_).first_bytes(options)) {
+      second_half_(CombiningOf(schedule_).first_bytes(options)),
+      tag_(tag),
+      buffers_(buffers),
+      members_(members) {
   COORDD_CHECK(options_.segment_bytes > 0 && options_.segment_bytes % 8 == 0);
+}
+
+void CollectiveRun::Restart(Tag tag, absl::Span<const std::byte> input,
+                            absl::Span<std::byte> output, RunMembers members) {
+  COORDD_CHECK(finished() && status_.ok());
+  tag_ = tag;
+  buffers_.input = input;
+  buffers_.output = output;
+  members_ = members;
+  step_ = 0;
+  step_started_ = false;
 }
 
 int64_t CollectiveRun::SegmentScratchBytes(const TransferSchedule& schedule,

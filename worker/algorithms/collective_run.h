@@ -54,6 +54,11 @@ class CollectiveRun final : public LaneRun {
   CollectiveRun(const CollectiveRun&) = delete;
   CollectiveRun& operator=(const CollectiveRun&) = delete;
 
+  // Begins anew, as another collective of the same schedule, scratch and transport. REQUIRES: it
+  // has finished, with OK; the memory has the sizes of that before.
+  void Restart(Tag tag, absl::Span<const std::byte> input, absl::Span<std::byte> output,
+               RunMembers members);
+
   // The size of `segments` that a schedule needs; 0 if it does not combine what it receives.
   static int64_t SegmentScratchBytes(const TransferSchedule& schedule, const RunOptions& options);
 
@@ -109,14 +114,14 @@ class CollectiveRun final : public LaneRun {
   const TransferSchedule schedule_;
   const DataType dtype_;
   const ReduceOp op_;
-  const Tag tag_;
-  const RunBuffers buffers_;
   Transport& transport_;
   const RunOptions options_;
-  const RunMembers members_;
   const int64_t second_half_;  // where it begins
 
   // Touched by the owner's thread.
+  Tag tag_;
+  RunBuffers buffers_;
+  RunMembers members_;
   size_t step_ = 0;
   bool step_started_ = false;
   std::vector<Transfer> sends_;

@@ -31,6 +31,14 @@ bool DriverSeat::TryTake() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   return true;
 }
 
+bool DriverSeat::TryTakeFree() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(&mu_);
+  if (taken_ || left_for_thread_) return false;
+  taken_ = true;
+  left_to_waiter_ = false;
+  return true;
+}
+
 void DriverSeat::DriveFor(const Work& work, absl::Time deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   drive_(work, deadline);
 }

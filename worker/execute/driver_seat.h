@@ -41,6 +41,8 @@ class ABSL_LOCKABLE DriverSeat {
 
   // For a thread that waits: whether the seat was free and there was something to do.
   bool TryTake() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true);
+  // For a thread that brings something to do itself: whether the seat was free.
+  bool TryTakeFree() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true);
   void DriveFor(const Work& work, absl::Time deadline) ABSL_UNLOCK_FUNCTION();
   // A thread that was counted on stops waiting.
   void Decline();
@@ -56,6 +58,8 @@ class ABSL_LOCKABLE DriverSeat {
   // whether somebody has come a little later, and takes the seat if not.
   void LeaveToWaiter() ABSL_UNLOCK_FUNCTION();
 
+  // In the seat: whether there is a call to be taken.
+  bool is_called() const { return called_.load(std::memory_order_relaxed); }
   // In the seat: whether there was a call since the last look.
   bool TakeCall() { return called_.load(std::memory_order_relaxed) && called_.exchange(false); }
   // `more`: something is left to do, for the executor's thread.

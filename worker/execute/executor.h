@@ -106,6 +106,13 @@ class Executor {
   absl::StatusOr<std::shared_ptr<MappedLane>> OpenComm(LaneId lane, std::vector<Rank> ranks);
   // `mapped`: what OpenComm has returned, if its last collective ended well.
   void CloseComm(LaneId lane, std::shared_ptr<MappedLane> mapped);
+  // One that says the same as the one before of its lane, whose thread may execute it by itself: if
+  // the seat is free, and nothing else is under way. Returns its status: as GoOnDirect. nullopt: it
+  // was not done, and not begun if `begun` is still nullptr: then BeginDirect has to follow, else
+  // GoOnDirect.
+  std::optional<absl::Status> RunAgain(const CollectiveArgs& args, absl::Duration timeout,
+                                       absl::Duration most, const GenerationEnd& end,
+                                       std::shared_ptr<DirectRun>& begun) noexcept;
   // Begins one collective of the lane; GoOnDirect has to follow until it has ended. nullptr: the
   // data plane has stopped.
   std::shared_ptr<DirectRun> BeginDirect(CollectiveArgs args, absl::Time deadline);
@@ -215,6 +222,12 @@ class Executor {
   void Take(CommClosed& closed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(std::shared_ptr<DirectRun>& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(Exchange& exchange) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  // It is at the backend: what ends it.
+  CollectiveBackend::Done NoteDirect(std::shared_ptr<DirectRun> run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  // `is_seated`: this thread has the seat, which it leaves.
+  std::optional<absl::Status> GoOn(DirectRun& run, absl::Time pause, const GenerationEnd& end,
+                                   bool is_seated);
   void DriveDirect(const DirectRun& run, const std::function<bool()>& stops) noexcept
       ABSL_UNLOCK_FUNCTION(seat_);
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) { return at_backend_.empty(); }

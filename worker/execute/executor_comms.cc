@@ -117,8 +117,48 @@ std::shared_ptr<DirectRun> Executor::BeginDirect(CollectiveArgs args, absl::Time
   return run;
 }
 
+std::optional<absl::Status> Executor::RunAgain(const CollectiveArgs& args, absl::Duration timeout,
+                                               absl::Duration most, const GenerationEnd& end,
+                                               std::shared_ptr<DirectRun>& begun) noexcept {
+  if (!seat_.TryTakeFree()) return std::nullopt;
+  if (seat_.TakeCall()) TakeInputs();
+  if (LeavesSomething() || aborted_.load(std::memory_order_acquire)) {
+    LeaveSeat();
+    return std::nullopt;
+  }
+  // As DriveDirect waits, but that it does not sleep.
+  IdleWait wait(options_.polling_threads, options_.cores);
+  absl::Time since = absl::InfinitePast();  // not known before it matters
+  const auto goes_on = [&](bool moved) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (seat_.is_called()) return false;
+    if (moved) wait.Reset();
+    if (moved || (!wait.sleeps_next() && !wait.Wait())) return true;
+    const absl::Time now = clock_.Now();
+    if (since == absl::InfinitePast()) since = now;
+    return !wait.sleeps_next() && !end.ended() && now < since + most;
+  };
+  const auto launched = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    begun = std::make_shared<DirectRun>();
+    return NoteDirect(begun);
+  };
+  const std::optional<absl::Status> ended = backend_->RunAgain(args, goes_on, launched);
+  if (begun == nullptr) {
+    LeaveSeat();
+    return ended;
+  }
+  if (since == absl::InfinitePast()) since = clock_.Now();
+  begun->deadline = begun->give_up = since + timeout;
+  return GoOn(*begun, since + most, end, /*is_seated=*/true);
+}
+
 std::optional<absl::Status> Executor::GoOnDirect(DirectRun& run, absl::Time pause,
                                                  const GenerationEnd& end) {
+  return GoOn(run, pause, end, /*is_seated=*/false);
+}
+
+std::optional<absl::Status> Executor::GoOn(DirectRun& run, absl::Time pause,
+                                           const GenerationEnd& end,
+                                           bool is_seated) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const auto has_ended = [&run] { return run.ended.load(std::memory_order_acquire); };
   const auto gives_up = [&](absl::Time now) {
     if (end.ended()) run.give_up = std::min(run.give_up, now + kGraceAfterEnd);
@@ -129,7 +169,7 @@ std::optional<absl::Status> Executor::GoOnDirect(DirectRun& run, absl::Time paus
     return gives_up(now) || now >= pause;
   };
   while (!has_ended()) {
-    if (seat_.TryTake()) DriveDirect(run, stops);
+    if (std::exchange(is_seated, false) || seat_.TryTake()) DriveDirect(run, stops);
     if (has_ended()) break;
     const absl::Time now = clock_.Now();
     if (!run.gave_up && gives_up(now)) {
@@ -150,13 +190,16 @@ std::optional<absl::Status> Executor::GoOnDirect(DirectRun& run, absl::Time paus
   return run.status;
 }
 
-void Executor::Take(std::shared_ptr<DirectRun>& run) {
+CollectiveBackend::Done Executor::NoteDirect(std::shared_ptr<DirectRun> run) {
   ++at_backend_.direct_runs;
-  const absl::Status launched = backend_->Launch(
-      std::move(run->args), [this, run](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        --at_backend_.direct_runs;
-        run->End(std::move(status));
-      });
+  return [this, run = std::move(run)](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    --at_backend_.direct_runs;
+    run->End(std::move(status));
+  };
+}
+
+void Executor::Take(std::shared_ptr<DirectRun>& run) {
+  const absl::Status launched = backend_->Launch(std::move(run->args), NoteDirect(run));
   if (launched.ok()) return;
   --at_backend_.direct_runs;
   run->End(launched);

@@ -41,7 +41,7 @@ HostBackend::~HostBackend() {
   transport_.reset();
   if (failure_.ok()) failure_ = CollectivesAborted();
   for (auto& [id, lane] : lanes_) {
-    for (Batch& batch : lane.queue) std::move(batch.done)(failure_);
+    for (HostBatch& batch : lane.queue) std::move(batch.done)(failure_);
   }
 }
 
@@ -178,14 +178,14 @@ absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
 }
 
 void HostBackend::CloseMappedLane(std::shared_ptr<MappedLane> closed) {
-  Lane& lane = ended_.emplace_back();
+  HostLane& lane = ended_.emplace_back();
   lane.node = std::move(closed->node);
   lane.staging = closed->staging;
   ReleaseEndedLanes();
 }
 
 void HostBackend::ReleaseEndedLanes() {
-  ended_.remove_if([this](Lane& lane) {
+  ended_.remove_if([this](HostLane& lane) {
     if (!lane.node->Release()) return false;
     if (!lane.staging.empty()) arena_->Free(lane.staging);
     return true;
@@ -201,28 +201,13 @@ absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {
   }
   const GroupLayout& layout = group->second.layout;
   COORDD_RETURN_IF_ERROR(ValidateArgs(args, layout.self(), layout.size()));
-  Lane& lane = lanes_[args.lane];
+  HostLane& lane = lanes_[args.lane];
   if (lane.queue.size() >= kMaxQueuedBatches) {
     return absl::ResourceExhaustedError(
         absl::StrCat("lane ", ToInt(args.lane), " has ", lane.queue.size(), " batches waiting"));
   }
   lane.Put({std::move(args), &group->second, std::move(done)});
   return absl::OkStatus();
-}
-
-void HostBackend::Lane::Put(Batch batch) {
-  if (spare.empty()) {
-    queue.push_back(std::move(batch));
-    return;
-  }
-  spare.front() = std::move(batch);
-  queue.splice(queue.end(), spare);
-}
-
-void HostBackend::Lane::RemoveFront() {
-  if (!spare.empty()) return queue.pop_front();
-  queue.front() = Batch{};
-  spare.splice(spare.end(), queue, queue.begin());
 }
 
 bool HostBackend::Progress() {
@@ -274,7 +259,7 @@ void HostBackend::Abort() {
   if (arena_ != nullptr) arena_->Abort();
 }
 
-bool HostBackend::ClaimNodeLane(LaneId id, Lane& lane) {
+bool HostBackend::ClaimNodeLane(LaneId id, HostLane& lane) {
   if (lane.node != nullptr) return true;
   const HostGroup& group = *lane.queue.front().group;
   ReleaseEndedLanes();
@@ -285,7 +270,7 @@ bool HostBackend::ClaimNodeLane(LaneId id, Lane& lane) {
   return false;
 }
 
-bool HostBackend::MakeStaging(Lane& lane, int64_t staging_bytes) {
+bool HostBackend::MakeStaging(HostLane& lane, int64_t staging_bytes) {
   // That of the batch before is nobody's any more: all members are through with it.
   if (staging_bytes <= static_cast<int64_t>(lane.staging.size())) return true;
   if (!lane.staging.empty()) arena_->Free(lane.staging);
@@ -299,9 +284,9 @@ bool HostBackend::MakeStaging(Lane& lane, int64_t staging_bytes) {
   return true;
 }
 
-void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
+void HostBackend::StartNodeRun(LaneId id, HostLane& lane) {
   if (!ClaimNodeLane(id, lane)) return;
-  const Batch& batch = lane.queue.front();
+  const HostBatch& batch = lane.queue.front();
   const int32_t nodes = batch.group->layout.num_nodes();
   if (!MakeStaging(lane,
                    NodeCollectiveRun::StagingBytes(batch.args, *lane.node, options_.node, nodes)))
@@ -316,8 +301,8 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
                                                  options_.node, lane.exchange.get());
 }
 
-std::unique_ptr<SliceExchange> HostBackend::MakeExchange(Lane& lane, int64_t slice_bytes) {
-  const Batch& batch = lane.queue.front();
+std::unique_ptr<SliceExchange> HostBackend::MakeExchange(HostLane& lane, int64_t slice_bytes) {
+  const HostBatch& batch = lane.queue.front();
   auto exchange = std::make_unique<SliceExchange>(batch.args, AcrossOf(*batch.group, batch.args),
                                                   slice_bytes, options_.run, *transport_);
   const int64_t scratch_bytes = exchange->scratch_bytes();
@@ -326,15 +311,15 @@ std::unique_ptr<SliceExchange> HostBackend::MakeExchange(Lane& lane, int64_t sli
   return exchange;
 }
 
-void HostBackend::StartSlices(Lane& lane, int64_t slice_bytes) {
+void HostBackend::StartSlices(HostLane& lane, int64_t slice_bytes) {
   auto exchange = MakeExchange(lane, slice_bytes);
   if (exchange == nullptr) return;
   exchange->BeginAll(slice_bytes);
   lane.run = std::move(exchange);
 }
 
-void HostBackend::StartLeaderRun(LaneId id, Lane& lane) {
-  const Batch& batch = lane.queue.front();
+void HostBackend::StartLeaderRun(LaneId id, HostLane& lane) {
+  const HostBatch& batch = lane.queue.front();
   if (!batch.group->memories.empty() && !ClaimNodeLane(id, lane)) return;
   auto run = std::make_unique<LeaderRun>(
       batch.args, lane.node.get(), LeadersOf(*batch.group, batch.args), options_.run, *transport_);
@@ -344,8 +329,8 @@ void HostBackend::StartLeaderRun(LaneId id, Lane& lane) {
   lane.run = std::move(run);
 }
 
-void HostBackend::StartAlltoall(LaneId id, Lane& lane) {
-  const Batch& batch = lane.queue.front();
+void HostBackend::StartAlltoall(LaneId id, HostLane& lane) {
+  const HostBatch& batch = lane.queue.front();
   const HostGroup& group = *batch.group;
   const bool alone = group.memories.empty();
   const NodeRanks node{ToInt(group.layout.self()) - group.self_on_node,
@@ -361,15 +346,14 @@ void HostBackend::StartAlltoall(LaneId id, Lane& lane) {
                                            group.members);
 }
 
-bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
-  if (lane.memory.size_bytes() < scratch_bytes) lane.memory = AlignedBuffer(scratch_bytes);
-  if (lane.memory.size_bytes() >= scratch_bytes) return true;
+bool HostBackend::MakeRoom(HostLane& lane, int64_t scratch_bytes) {
+  if (lane.MakeRoom(scratch_bytes)) return true;
   FailAll(absl::ResourceExhaustedError(
       absl::StrCat("no memory for ", scratch_bytes, " bytes of scratch of a collective")));
   return false;
 }
 
-absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
+absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const HostBatch& batch) {
   const CollectiveArgs& args = batch.args;
   const HostGroup& group = *batch.group;
   const bool alone = group.layout.size() == 1;
@@ -380,8 +364,8 @@ absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
   return AgreedChoice(args, group, agreed, options_.node.inline_bytes_max);
 }
 
-void HostBackend::Start(LaneId id, Lane& lane) {
-  const Batch& batch = lane.queue.front();
+void HostBackend::Start(LaneId id, HostLane& lane) {
+  const HostBatch& batch = lane.queue.front();
   const HostGroup& group = *batch.group;
   // Inside a node there is one way.
   if (!group.memories.empty() && group.on_one_node()) return StartNodeRun(id, lane);
@@ -401,56 +385,27 @@ void HostBackend::Start(LaneId id, Lane& lane) {
     case Algorithm::kSlices:
       return StartSlices(lane, SliceExchange::SliceBytesFor(batch.args));
     default:
-      return StartRun(lane, *algorithm);
+      return StartSchedule(lane, *algorithm);
   }
 }
 
-void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
-  const CollectiveArgs& args = lane.queue.front().args;
-  const HostGroup& group = *lane.queue.front().group;
-  const int32_t size = group.layout.size();
-  TransferSchedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size, &group.grid);
-  const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
-  RunOptions run = options_.run;
-  if (args.kind == CollectiveKind::kBroadcast)
-    run.moved_segment_bytes = options_.broadcast_segment_bytes;
-  const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, run);
-  if (lane.memory.size_bytes() < scratch_bytes + segment_bytes)
-    lane.memory = AlignedBuffer(scratch_bytes + segment_bytes);
-  const absl::Span<std::byte> memory = lane.memory.span();
-  RunBuffers buffers{args.input, args.output, {}, {}};
-  const bool enough = static_cast<int64_t>(memory.size()) >= scratch_bytes + segment_bytes;
-  if (enough) {
-    buffers.scratch = memory.subspan(0, static_cast<size_t>(schedule.scratch_bytes));
-    buffers.segments =
-        memory.subspan(static_cast<size_t>(scratch_bytes), static_cast<size_t>(segment_bytes));
-  }
-  lane.run = std::make_unique<CollectiveRun>(std::move(schedule), args.dtype, args.op,
-                                             Tag{args.lane, args.sequence}, buffers, *transport_,
-                                             run, group.members);
-  if (!enough) {
-    lane.run->Fail(absl::ResourceExhaustedError(absl::StrCat(
-        "no memory for ", scratch_bytes + segment_bytes, " bytes of scratch of a collective")));
-  }
+void HostBackend::StartSchedule(HostLane& lane, Algorithm algorithm) {
+  const HostBatch& batch = lane.queue.front();
+  RunOptions options = options_.run;
+  if (batch.args.kind == CollectiveKind::kBroadcast)
+    options.moved_segment_bytes = options_.broadcast_segment_bytes;
+  lane.StartSchedule(batch.args, *batch.group, algorithm, options, *transport_);
 }
 
-void HostBackend::Lane::EndRun() {
-  run.reset();  // first: it uses the exchange
-  exchange.reset();
-}
-
-bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
+bool HostBackend::AdvanceLane(LaneId id, HostLane& lane, Finished& finished) {
   bool moved = false;
   while (!lane.queue.empty()) {
     if (FailureOf(lane).ok() && lane.run == nullptr) Start(id, lane);
     bool succeeded = false;
     if (lane.run != nullptr) {
-      moved |= lane.run->Advance();
-      moved |= FailForLostNeighbours(lane);
-      const absl::Status& status = lane.run->status();
-      if (!status.ok()) Fail(lane, status);
+      moved |= AdvanceRun(lane, *lane.queue.front().group);
       if (!lane.run->finished()) break;
-      succeeded = status.ok();
+      succeeded = lane.run->status().ok();
     }
     finished.emplace_back(std::move(lane.queue.front().done),
                           succeeded ? absl::OkStatus() : FailureOf(lane));
@@ -461,10 +416,39 @@ bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
   return moved;
 }
 
+bool HostBackend::AdvanceRun(HostLane& lane, const HostGroup& group) {
+  bool moved = lane.run->Advance();
+  moved |= FailForLostNeighbours(lane, group);
+  if (!lane.run->status().ok()) Fail(lane, group, lane.run->status());
+  return moved;
+}
+
+std::optional<absl::Status> HostBackend::RunAgain(const CollectiveArgs& args,
+                                                  absl::FunctionRef<bool(bool moved)> goes_on,
+                                                  absl::FunctionRef<Done()> launched) {
+  const auto found = lanes_.find(args.lane);
+  const auto group = groups_.find(args.group);
+  if (found == lanes_.end() || group == groups_.end()) return std::nullopt;
+  HostLane& lane = found->second;
+  if (!lane.queue.empty() || !FailureOf(lane).ok() || !lane.kept.Does(args)) return std::nullopt;
+  lane.run = lane.kept.Begin(args, group->second.members);
+  for (bool moved = true;; moved = Progress()) {
+    moved |= AdvanceRun(lane, group->second);
+    if (lane.run->finished()) break;
+    if (!goes_on(moved)) {
+      lane.Put({args, &group->second, launched()});
+      return std::nullopt;
+    }
+  }
+  absl::Status status = lane.run->status().ok() ? absl::OkStatus() : FailureOf(lane);
+  lane.EndRun();
+  return status;
+}
+
 // What a rank has said before it ended counts: who was heard to be lost is looked at after that.
-bool HostBackend::FailForLostNeighbours(Lane& lane) {
+bool HostBackend::FailForLostNeighbours(HostLane& lane, const HostGroup& group) {
   if (lost_.empty() || lane.run->finished() || !lane.run->status().ok()) return false;
-  const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
+  const std::vector<Rank>& neighbours = group.neighbours;
   for (size_t member = 0; member < neighbours.size(); ++member) {
     const auto lost = lost_.find(neighbours[member]);
     if (lost == lost_.end() || !lane.run->WaitsFor(static_cast<int32_t>(member))) continue;
@@ -474,8 +458,8 @@ bool HostBackend::FailForLostNeighbours(Lane& lane) {
   return false;
 }
 
-void HostBackend::Fail(Lane& lane, const absl::Status& status) {
-  if (lane.queue.front().group->layout.size() != 2 || !SuspectRank(status)) return FailAll(status);
+void HostBackend::Fail(HostLane& lane, const HostGroup& group, const absl::Status& status) {
+  if (group.layout.size() != 2 || !SuspectRank(status)) return FailAll(status);
   lane.failure = status;
 }
 

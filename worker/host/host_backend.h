@@ -16,6 +16,7 @@
 #include "worker/base/aligned_buffer.h"
 #include "worker/host/alltoall_run.h"
 #include "worker/host/host_group.h"
+#include "worker/host/host_lane.h"
 #include "worker/host/leader_run.h"
 #include "worker/interfaces/collective_backend.h"
 #include "worker/interfaces/edge_report.h"
@@ -82,55 +83,40 @@ class HostBackend final : public CollectiveBackend {
   std::shared_ptr<NodeArena> arena() const override { return arena_; }
   std::shared_ptr<EdgeReport> edges() const override { return options_.edges; }
   absl::Status Launch(CollectiveArgs args, Done done) override;
+  std::optional<absl::Status> RunAgain(const CollectiveArgs& args,
+                                       absl::FunctionRef<bool(bool moved)> goes_on,
+                                       absl::FunctionRef<Done()> launched) override;
   bool Progress() override;
   BellUse Bell() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   void Abort() override;
 
  private:
-  struct Batch {
-    CollectiveArgs args;
-    const HostGroup* group = nullptr;  // lives as long as something of it is in flight
-    Done done;
-  };
-  struct Lane {
-    std::list<Batch> queue;                   // the front one is running
-    std::list<Batch> spare;                   // at most one, empty: for its memory
-    AlignedBuffer memory;                     // scratch, kept from batch to batch
-    std::unique_ptr<NodeLane> node;           // of a group on mapped memory
-    absl::Span<std::byte> staging;            // of the arena, kept from batch to batch
-    std::unique_ptr<SliceExchange> exchange;  // a part of the run
-    std::unique_ptr<LaneRun> run;             // nullptr: the front one has not started
-    absl::Status failure;                     // of this lane alone
-
-    void Put(Batch batch);
-    void RemoveFront();
-    void EndRun();
-  };
   using Finished = std::vector<std::pair<Done, absl::Status>>;
 
   HostGroup MakeGroup(GroupLayout layout, std::vector<Rank> members) const;
   absl::Status SayAlgorithm(const GroupLayout& layout, absl::Time deadline);
   absl::StatusOr<HostAlgorithm> AgreedAlgorithm();
-  absl::StatusOr<Algorithm> AlgorithmOf(const Batch& batch);
+  absl::StatusOr<Algorithm> AlgorithmOf(const HostBatch& batch);
   void WatchPeers(const GroupLayout& layout);
-  void Start(LaneId id, Lane& lane);
-  void StartRun(Lane& lane, Algorithm algorithm);
-  bool ClaimNodeLane(LaneId id, Lane& lane);
-  bool MakeStaging(Lane& lane, int64_t staging_bytes);
-  void StartNodeRun(LaneId id, Lane& lane);
-  void StartLeaderRun(LaneId id, Lane& lane);
-  void StartAlltoall(LaneId id, Lane& lane);
-  bool AdvanceLane(LaneId id, Lane& lane, Finished& finished);
+  void Start(LaneId id, HostLane& lane);
+  bool ClaimNodeLane(LaneId id, HostLane& lane);
+  bool MakeStaging(HostLane& lane, int64_t staging_bytes);
+  void StartNodeRun(LaneId id, HostLane& lane);
+  void StartLeaderRun(LaneId id, HostLane& lane);
+  void StartAlltoall(LaneId id, HostLane& lane);
+  void StartSchedule(HostLane& lane, Algorithm algorithm);
+  bool AdvanceLane(LaneId id, HostLane& lane, Finished& finished);
+  bool AdvanceRun(HostLane& lane, const HostGroup& group);
   // nullptr: there is no memory for it, and all has failed.
-  std::unique_ptr<SliceExchange> MakeExchange(Lane& lane, int64_t slice_bytes);
-  void StartSlices(Lane& lane, int64_t slice_bytes);
-  bool MakeRoom(Lane& lane, int64_t scratch_bytes);
-  bool FailForLostNeighbours(Lane& lane);
+  std::unique_ptr<SliceExchange> MakeExchange(HostLane& lane, int64_t slice_bytes);
+  void StartSlices(HostLane& lane, int64_t slice_bytes);
+  bool MakeRoom(HostLane& lane, int64_t scratch_bytes);
+  bool FailForLostNeighbours(HostLane& lane, const HostGroup& group);
   void ReleaseEndedLanes();
-  void Fail(Lane& lane, const absl::Status& status);
+  void Fail(HostLane& lane, const HostGroup& group, const absl::Status& status);
   void FailAll(absl::Status status);
-  const absl::Status& FailureOf(const Lane& lane) const {
+  const absl::Status& FailureOf(const HostLane& lane) const {
     return failure_.ok() ? lane.failure : failure_;
   }
 
@@ -153,8 +139,8 @@ class HostBackend final : public CollectiveBackend {
   absl::Status failure_;
   std::vector<AlignedBuffer> fusion_buffers_;
   Finished finished_;  // for its memory
-  std::map<LaneId, Lane> lanes_;
-  std::list<Lane> ended_;  // on mapped memory, until all members are through with them
+  std::map<LaneId, HostLane> lanes_;
+  std::list<HostLane> ended_;  // on mapped memory, until all members are through with them
 };
 
 }  // namespace coordd

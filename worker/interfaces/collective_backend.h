@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -141,6 +143,16 @@ class CollectiveBackend {
   // of different lanes progress independently; the batches of one lane are of one group.
   // INVALID_ARGUMENT: the arguments contradict each other; `done` is then never called.
   virtual absl::Status Launch(CollectiveArgs args, Done done) = 0;
+  // Executes at once, in turns of Progress, what says the same as a collective of the lane before:
+  // to launch it would take longer than what is to be said. Returns its status. nullopt: it has not
+  // begun, and is to be launched; or `goes_on`, which is asked between two turns, and told whether
+  // anything happened, has said no, and it goes on as if it were launched, with the `done` that
+  // `launched` has given. REQUIRES: the arguments do not contradict each other.
+  virtual std::optional<absl::Status> RunAgain(const CollectiveArgs& /*args*/,
+                                               absl::FunctionRef<bool(bool moved)> /*goes_on*/,
+                                               absl::FunctionRef<Done()> /*launched*/) {
+    return std::nullopt;
+  }
 
   // A lane on which a thread of the program runs collectives by itself, among these ranks of the
   // layout, strictly increasing, this one among them: nothing is launched on it. nullptr: they do

@@ -359,12 +359,15 @@ std::optional<absl::Status> CommExecution::Await(Collective& run, absl::Duration
 
 std::optional<absl::Status> CommExecution::GoByMessages(absl::Duration most) {
   GenerationPlane& plane = *needs_.plane;
+  if (direct_ == nullptr) {
+    const std::optional<absl::Status> ended = plane.executor->RunAgain(
+        args_, needs_.timeout, std::min(most, kTellEvery), plane.end, direct_);
+    if (ended.has_value()) return ended->ok() ? *ended : FailureByMessages(*ended);
+    called_at_ = needs_.clock->Now();
+  }
   absl::Time now = needs_.clock->Now();
   const absl::Time until = now + most;
-  if (direct_ == nullptr) {
-    direct_ = plane.executor->BeginDirect(args_, now + needs_.timeout);
-    called_at_ = now;
-  }
+  if (direct_ == nullptr) direct_ = plane.executor->BeginDirect(args_, now + needs_.timeout);
   if (direct_ == nullptr)
     return FailureByMessages(absl::AbortedError("the data plane has stopped"));
   while (true) {
