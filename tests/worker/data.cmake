@@ -22,7 +22,7 @@ endif()
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES execute/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/peers/peer_watch numeric/reduce_kernels host/host_choice host/result_reference algorithms/dimension_schedule algorithms/schedule)
+coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES execute/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/peers/peer_watch numeric/reduce_kernels host/host_choice host/result_reference algorithms/collective_run algorithms/dimension_schedule algorithms/schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
   FILES host/between_nodes interfaces/alarm transport/agreed_transport interfaces/doorbell interfaces/edge_report host/host_backend_again host/host_backend_bell host/host_group host/host_lane interfaces/idle_wait node/node_arena node/node_call node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run node/node_run_parts transport/peers/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange)
 

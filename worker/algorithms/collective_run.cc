@@ -10,9 +10,13 @@
 namespace coordd {
 namespace {
 
-// Segments to a rank, or from a rank, that are posted at a time: enough that a transport never
-// idles between two of them, few enough that its queues stay short.
+// Segments to a rank that are posted at a time: enough that a transport never idles between two of
+// them, few enough that its queues stay short.
 constexpr int32_t kMaxPostedSegments = 4;
+// Segments from a rank: more than a transport delivers between two turns of this one. What comes
+// before its receive is kept, and copied once more; and the receives of the next turn take what was
+// kept, so that it goes on like that. Of those that are combined there is room for two.
+constexpr int32_t kMaxPlacedSegments = 32;
 
 absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const BufferRange& slice) {
   COORDD_CHECK(slice.offset_bytes >= 0 && slice.size_bytes >= 0 &&
@@ -118,8 +122,9 @@ void CollectiveRun::StartStep() {
   step_started_ = true;
 }
 
-int32_t CollectiveRun::RoomBehind(const Transfer& before, bool is_same_rank, int32_t room) {
-  if (!is_same_rank) return kMaxPostedSegments;
+int32_t CollectiveRun::RoomBehind(const Transfer& before, bool is_same_rank, int32_t room,
+                                  int32_t most) {
+  if (!is_same_rank) return most;
   return before.all_posted() ? room - before.in_flight() : 0;
 }
 
@@ -129,7 +134,8 @@ bool CollectiveRun::PostSends(const AlgorithmStep& step) {
   for (size_t i = 0; i < step.sends.size(); ++i) {
     Transfer& transfer = sends_[i];
     room = i == 0 ? kMaxPostedSegments
-                  : RoomBehind(sends_[i - 1], step.sends[i].to == step.sends[i - 1].to, room);
+                  : RoomBehind(sends_[i - 1], step.sends[i].to == step.sends[i - 1].to, room,
+                               kMaxPostedSegments);
     while (!transfer.all_posted() && transfer.in_flight() < room) {
       const BufferRange part = Segment(step.sends[i].from, transfer.posted);
       ++transfer.posted;
@@ -148,8 +154,9 @@ bool CollectiveRun::PostReceives(const AlgorithmStep& step) {
   for (size_t i = 0; i < step.receives.size(); ++i) {
     const ReceiveOp& receive = step.receives[i];
     Transfer& transfer = receives_[i];
-    room = i == 0 ? kMaxPostedSegments
-                  : RoomBehind(receives_[i - 1], receive.from == step.receives[i - 1].from, room);
+    room = i == 0 ? kMaxPlacedSegments
+                  : RoomBehind(receives_[i - 1], receive.from == step.receives[i - 1].from, room,
+                               kMaxPlacedSegments);
     while (!transfer.all_posted() && transfer.in_flight() < room) {
       const int64_t segment = transfer.posted;
       const BufferRange part = Segment(receive.to, segment);

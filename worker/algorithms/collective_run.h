@@ -87,8 +87,8 @@ class CollectiveRun final : public LaneRun {
   };
 
   // How many segments of a transfer may be in flight behind that of `before`, which had `room`:
-  // what goes between two ranks goes in its order.
-  static int32_t RoomBehind(const Transfer& before, bool is_same_rank, int32_t room);
+  // what goes between two ranks goes in its order. `most`: of one between others.
+  static int32_t RoomBehind(const Transfer& before, bool is_same_rank, int32_t room, int32_t most);
 
   void StartStep();
   bool PostSends(const AlgorithmStep& step);
