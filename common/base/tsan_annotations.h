@@ -25,6 +25,6 @@ void __tsan_release(void* address);
 #define COORDD_TSAN_ACQUIRE(address) \
   __tsan_acquire(const_cast<void*>(static_cast<const void*>(address)))
 #else
-#define COORDD_TSAN_RELEASE(address) static_cast<void>(0)
-#define COORDD_TSAN_ACQUIRE(address) static_cast<void>(0)
+#define COORDD_TSAN_RELEASE(address) static_cast<void>(address)
+#define COORDD_TSAN_ACQUIRE(address) static_cast<void>(address)
 #endif

@@ -41,7 +41,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // by whoever gives it.
   void Elsewhere(std::function<void()> what) {
     COORDD_TSAN_RELEASE(&alarm_);
-    alarm_.Set(std::chrono::system_clock::now(), [what = std::move(what)](bool) {
+    alarm_.Set(std::chrono::system_clock::now(), [this, what = std::move(what)](bool) {
       COORDD_TSAN_ACQUIRE(&alarm_);
       what();
     });
