@@ -120,8 +120,7 @@ std::shared_ptr<DirectRun> Executor::BeginDirect(CollectiveArgs args, absl::Time
 std::optional<absl::Status> Executor::RunAgain(const CollectiveArgs& args, absl::Duration timeout,
                                                absl::Duration most, const GenerationEnd& end,
                                                std::shared_ptr<DirectRun>& begun) noexcept
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {  // GoOn leaves the seat, and what is begun says whether it has
-                                      // to
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {  // where it has begun, GoOn leaves the seat
   if (!seat_.TryTakeFree()) return std::nullopt;
   if (seat_.TakeCall()) TakeInputs();
   if (LeavesSomething() || aborted_.load(std::memory_order_acquire)) {
