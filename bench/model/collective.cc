@@ -133,7 +133,7 @@ TransferSchedule SliceScheduleOf(CollectiveKind kind, Rank self, int32_t nodes,
     case CollectiveKind::kReducescatter:
       return MakeSliceReducescatter(self, &grid, Ranges(bytes, nodes));
     case CollectiveKind::kBroadcast:
-      return MakeSliceBroadcast(self, nodes, Rank{0}, bytes, whole_bytes);
+      return MakeSliceBroadcast(self, nodes, Rank{0}, &grid, bytes, whole_bytes);
     default:
       return MakeSliceSchedule(self, nodes, &grid, bytes, kElementBytes);
   }

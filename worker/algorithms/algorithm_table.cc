@@ -208,15 +208,22 @@ TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
                   : PairwiseReduceScatter(self, blocks);
 }
 
+// Of nodes of one rank: where they stand, by their labels. Empty: in the order of their numbers.
+absl::Span<const Rank> OrderOf(const GridOfRanks* grid, int32_t ranks) {
+  if (grid == nullptr || std::ssize(grid->ranks) != ranks) return {};
+  return grid->ranks;
+}
+
 // What is not worth cutting is worth no tree that is deeper than the binomial one. In a chain a
 // slice has as many steps as there are nodes, and each byte is sent once; with more nodes than
 // slices the steps count more than the bytes that a tree of two sends twice.
-TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
-                                    int64_t whole_bytes) {
+TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, const GridOfRanks* grid,
+                                    int64_t size_bytes, int64_t whole_bytes) {
+  const absl::Span<const Rank> order = OrderOf(grid, nodes);
   if (nodes == 2 || whole_bytes <= kWholeBroadcastMax)
-    return BinomialBroadcast(self, nodes, root, size_bytes);
+    return BinomialBroadcast(self, nodes, root, size_bytes, order);
   const int32_t arity = size_bytes == 0 || nodes <= whole_bytes / size_bytes ? 1 : 2;
-  return ArityBroadcast(self, nodes, root, arity, size_bytes);
+  return ArityBroadcast(self, nodes, root, arity, size_bytes, order);
 }
 
 // Beyond a few nodes the bytes that a tree has into its root, N for each of its steps, count more
@@ -239,7 +246,7 @@ TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, R
       return MakeSliceAllgather(self, grid, RangesOf(args.output_block_bytes));
     case CollectiveKind::kBroadcast:
       return BinomialBroadcast(self, world_size, args.root,
-                               static_cast<int64_t>(args.output.size()));
+                               static_cast<int64_t>(args.output.size()), OrderOf(grid, world_size));
     case CollectiveKind::kReducescatter:
       if (algorithm != Algorithm::kDimensions) grid = nullptr;
       return MakeSliceReducescatter(self, grid, RangesOf(args.input_block_bytes));

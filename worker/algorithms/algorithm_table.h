@@ -82,9 +82,9 @@ TransferSchedule MakeSliceReducescatter(Rank self, const GridOfRanks* grid,
                                         absl::Span<const ByteRange> blocks);
 
 // The schedule of a broadcast of a slice, among one rank of each node, of a value of `whole_bytes`,
-// which all of them know.
-TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
-                                    int64_t whole_bytes);
+// which all of them know. In a grid of labels the ranks of a rack stand side by side in its tree.
+TransferSchedule MakeSliceBroadcast(Rank self, int32_t nodes, Rank root, const GridOfRanks* grid,
+                                    int64_t size_bytes, int64_t whole_bytes);
 
 // The schedule of a reduce of a slice among one rank of each node.
 TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,

@@ -25,7 +25,7 @@ TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int6
   const int32_t nodes = static_cast<int32_t>(across.ranks.size());
   switch (args.kind) {
     case CollectiveKind::kBroadcast:
-      return MakeSliceBroadcast(self, nodes, Rank{across.root}, slice_bytes,
+      return MakeSliceBroadcast(self, nodes, Rank{across.root}, across.grid, slice_bytes,
                                 static_cast<int64_t>(args.output.size()));
     case CollectiveKind::kReduce:
       return MakeSliceReduce(self, nodes, Rank{across.root}, slice_bytes, SizeOf(args.dtype));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 #include "tests/worker/support/schedule_simulation.h"
@@ -121,8 +122,21 @@ void CheckBroadcast(const std::function<TransferSchedule(Rank, int32_t, Rank, in
   }
 }
 
+// Each third rank, then those behind them, and so on: an order that is not that of the numbers.
+std::vector<Rank> InThirds(int32_t size) {
+  std::vector<Rank> order;
+  for (int32_t first = 0; first < 3; ++first)
+    for (int32_t r = first; r < size; r += 3) order.push_back(Rank{r});
+  return order;
+}
+
 TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
-  CheckBroadcast(BinomialBroadcast);
+  CheckBroadcast([](Rank self, int32_t size, Rank root, int64_t size_bytes) {
+    return BinomialBroadcast(self, size, root, size_bytes);
+  });
+  CheckBroadcast([](Rank self, int32_t size, Rank root, int64_t size_bytes) {
+    return BinomialBroadcast(self, size, root, size_bytes, InThirds(size));
+  });
 }
 
 TEST(Schedules, ChainsAndTreesOfTwoReachEveryRankFromEveryRoot) {
@@ -130,21 +144,48 @@ TEST(Schedules, ChainsAndTreesOfTwoReachEveryRankFromEveryRoot) {
     CheckBroadcast([arity](Rank self, int32_t size, Rank root, int64_t size_bytes) {
       return ArityBroadcast(self, size, root, arity, size_bytes);
     });
+    CheckBroadcast([arity](Rank self, int32_t size, Rank root, int64_t size_bytes) {
+      return ArityBroadcast(self, size, root, arity, size_bytes, InThirds(size));
+    });
   }
 }
 
-TEST(AlgorithmTable, ASliceOfABroadcastTakesAChainWhereSlicesAreMany) {
-  const auto sends = [](int32_t nodes, int64_t whole_bytes) {
-    int64_t sent = 0;
-    for (const AlgorithmStep& step :
-         MakeSliceBroadcast(Rank{0}, nodes, Rank{0}, 1 << 16, whole_bytes).steps)
-      sent += std::ssize(step.sends);
-    return sent;
+TEST(Schedules, ATreeOfTwoIsAsDeepAsItHasTo) {
+  for (const int32_t size : {2, 3, 7, 8, 100, 1023, 4096}) {
+    std::vector<int32_t> depth(static_cast<size_t>(size), 0);
+    for (int32_t r = 1; r < size; ++r) {  // a parent stands before its children
+      const TransferSchedule schedule = ArityBroadcast(Rank{r}, size, Rank{0}, 2, 8);
+      ASSERT_EQ(schedule.steps.front().receives.size(), 1u);
+      const int32_t parent = ToInt(schedule.steps.front().receives.front().from);
+      depth[static_cast<size_t>(r)] = depth[static_cast<size_t>(parent)] + 1;
+    }
+    EXPECT_LE(*std::max_element(depth.begin(), depth.end()),
+              std::bit_width(static_cast<uint32_t>(size)));
+  }
+}
+
+// Racks of 8 among which ranks are dealt out one by one, so that neighbours are in different ones.
+TEST(Schedules, LittleOfABroadcastCrossesBetweenRacks) {
+  constexpr int32_t kSize = 64, kRacks = 8;
+  std::vector<std::vector<int32_t>> levels(1);
+  for (int32_t r = 0; r < kSize; ++r) levels[0].push_back(r % kRacks);
+  const GridOfRanks grid = GridOf(levels);
+  const auto crossings = [&](int64_t whole_bytes, Rank root) {
+    int32_t crossing = 0;
+    for (int32_t r = 0; r < kSize; ++r) {
+      for (const AlgorithmStep& step :
+           MakeSliceBroadcast(Rank{r}, kSize, root, &grid, 1 << 16, whole_bytes).steps) {
+        for (const SendOp& send : step.sends) crossing += (ToInt(send.to) - r) % kRacks != 0;
+      }
+    }
+    return crossing;
   };
-  EXPECT_EQ(sends(16, 1 << 14), 4);  // by a binomial tree: there is one slice
-  EXPECT_EQ(sends(16, 1 << 19), 2);
-  EXPECT_EQ(sends(16, 1 << 20), 1);
-  EXPECT_EQ(sends(2, 1 << 23), 1);
+  // A binomial tree, a tree of two, a chain. A root in the middle of its rack shifts all of them.
+  for (const int64_t whole_bytes : {1 << 14, 1 << 20, 1 << 26}) {
+    EXPECT_LE(crossings(whole_bytes, Rank{0}), kRacks + 4) << whole_bytes;
+    EXPECT_LT(crossings(whole_bytes, Rank{13}), 3 * kRacks) << whole_bytes;
+  }
+  EXPECT_EQ(crossings(1 << 26, Rank{0}), kRacks - 1);
 }
 
 void CheckReduce(const std::function<TransferSchedule(Rank, int32_t, Rank, int64_t)>& make) {
