@@ -32,6 +32,8 @@ FakeSettings& FakeNcclSettings() {
                                      {"shrink_fails", 0},
                                      {"async_error", 0},
                                      {"abort_hangs", 0},
+                                     {"within", 0},
+                                     {"between", 0},
                                      {"shared_device", 0}});
   return *settings;
 }
