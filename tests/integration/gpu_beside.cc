@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "common/base/dynamic_library.h"
@@ -127,7 +128,10 @@ class NcclGroup {
 class Program {
  public:
   Program(RankOnDevice& r, bool one_buffer)
-      : rank_(r), side_(DeviceStream::Create(r.runtime(), r.device()).value()) {
+      : rank_(r),
+        side_(DeviceStream::Create(r.runtime(), r.device()).value()),
+        memory_(std::make_unique<DeviceMemory>(
+            DeviceMemory::Allocate(r.runtime(), r.device(), 1).value())) {
     Require(r.size() == 4, "four ranks");
     const int pair = r.rank() / 2, place = r.rank() % 2;
     groups_.emplace('f', std::make_unique<NcclGroup>(r, "f" + std::to_string(place), pair, 2));
@@ -151,7 +155,9 @@ class Program {
         word.substr(what.size() == word.size() ? what.size() : what.size() + 1);
     if (what == "say") return Say(argument);
     if (what == "hear") return Hear(argument);
-    if (what == "busy") return AwaitWork();
+    if (what == "busy") return Await("fake_cuda_collectives_at_work");
+    if (what == "free") return Free();
+    if (what == "freed") return freeing_.join();
     if (what == "on") return AwaitOnDevice(LowerOf(argument));
     if (what == "end") return AwaitEnd(LowerOf(argument));
     if (what == "done") return rank_.Synchronize();
@@ -201,12 +207,17 @@ class Program {
   void AwaitOnDevice(char call) {
     RequireOk(coordd_work_wait_on_stream(works_.at(call).get(), side_.get(), -1), "launch");
   }
-  void AwaitWork() {
+  // Until the stand-in's number of this device is not 0.
+  void Await(const char* number) {
     const DynamicLibrary driver = DynamicLibrary::Open("libcuda.so.1").value();
-    const auto at_work = driver.Function<long(int)>("fake_cuda_collectives_at_work");
-    Require(at_work != nullptr, "the stand-in of CUDA's driver");
+    const auto of_device = driver.Function<long(int)>(number);
+    Require(of_device != nullptr, "the stand-in of CUDA's driver");
     IdleWait idle(1, 1);
-    while (at_work(rank_.device()) == 0) idle.Wait();
+    while (of_device(rank_.device()) == 0) idle.Wait();
+  }
+  void Free() {
+    freeing_ = std::thread([this] { memory_.reset(); });
+    Await("fake_cuda_lock_holders_of");
   }
   void AwaitEnd(char call) {
     const coordd_status_t status = coordd_work_wait(works_.at(call).get(), -1);
@@ -232,6 +243,8 @@ class Program {
 
   RankOnDevice& rank_;
   DeviceStream side_;
+  std::unique_ptr<DeviceMemory> memory_;  // to be given back
+  std::thread freeing_;
   std::map<char, std::unique_ptr<NcclGroup>> groups_;
   std::map<char, float*> buffers_;
   std::map<const float*, float> values_;  // expected

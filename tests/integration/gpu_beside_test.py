@@ -58,7 +58,7 @@ class GpuBesideTest(GpuCase):
                 self.run_ranks(words, times=TIMES)
 
     def stands(self, words, sentence, **device):
-        """Ranks whose devices wait for each other. What coordd says of it; a loss gets the others out, with the right results."""
+        """Ranks whose devices wait for each other: what coordd says of it."""
         daemon = self.coordd("--stall-warning", "3s", "--heartbeat-interval", "200ms")
         ranks = self.start_ranks(daemon, words, COORDD_ON_FAILURE="raise", COORDD_MIN_WORKERS=1, **device)
         texts = lambda: daemon.text() + "".join(rank.text() for rank in ranks)  # noqa: E731
@@ -66,6 +66,11 @@ class GpuBesideTest(GpuCase):
                                  processes.PATIENCE_S), texts())
         _, status = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
         self.assertRegex(status, rf"allreduce grad/c on the device: {sentence}")
+        return ranks
+
+    def stands_until_a_loss(self, words, sentence, **device):
+        """The same; a loss gets the others out, with the right results."""
+        ranks = self.stands(words, sentence, **device)
         ranks[LOST].signal(signal.SIGKILL)
         for text in self.finish(ranks[:LOST]):
             self.assertRegex(text, f"(?m)^ended GENERATION_CHANGED .*rank {LOST}")
@@ -79,7 +84,7 @@ class GpuBesideTest(GpuCase):
     @needs_stand_in
     def test_programs_that_call_the_two_in_different_orders_stand_and_the_rank_is_named(self):
         words = [["t", "T", "c", "C", *self.AGAIN], ["c", "C", "t", "T", *self.AGAIN], *self.OTHERS]
-        self.stands(words, r"started on ranks 1, 2, 3, enqueued behind the program's own work on rank 0 \(GPU-[0-9a-f-]+, host [^)]+\)")
+        self.stands_until_a_loss(words, r"started on ranks 1, 2, 3, enqueued behind the program's own work on rank 0 \(GPU-[0-9a-f-]+, host [^)]+\)")
 
     # One program on all ranks. On rank 0 the neighbours' sum comes to the device first, on rank 1 coordd's call does.
     UNORDERED = [["c", "t", "busy", "say:called", "T", "C", *AGAIN],
@@ -90,11 +95,19 @@ class GpuBesideTest(GpuCase):
 
     @needs_stand_in
     def test_calls_without_an_order_stand_where_there_is_no_room_for_both(self):
-        self.stands(self.UNORDERED, self.STARTED, **ROOM_FOR_ONE)
+        self.stands_until_a_loss(self.UNORDERED, self.STARTED, **ROOM_FOR_ONE)
 
     @needs_stand_in
     def test_calls_without_an_order_stand_where_all_streams_share_a_queue(self):
-        self.stands(self.UNORDERED, self.STARTED, **ONE_QUEUE)
+        self.stands_until_a_loss(self.UNORDERED, self.STARTED, **ONE_QUEUE)
+
+    @needs_stand_in
+    def test_memory_given_back_while_calls_of_both_are_under_way_stands_where_coordd_cannot_launch(self):
+        # Rank 1 waits with the driver's lock for its neighbour's sum, which rank 0 calls when it has given memory back, too.
+        words = [["hear:frees", "c", "on:C", "free", "freed", "t", "T"], ["t", "c", "free", "say:frees", "end:C"],
+                 *[["c", "C", "end:C"]] * 2]
+        place = r"\(GPU-[0-9a-f-]+, host [^)]+\)"
+        self.stands(words, rf"started on ranks 2, 3, enqueued on rank 0 {place}, being launched on rank 1 {place}")
 
     @needs_stand_in
     def test_calls_without_an_order_go_well_where_there_is_room(self):

@@ -204,6 +204,8 @@ long fake_cuda_scalings() { return scalings; }
 
 int fake_cuda_lock_holders() { return std::accumulate(std::begin(holders), std::end(holders), 0); }
 
+long fake_cuda_lock_holders_of(int device) { return holders[device]; }
+
 CudaResult cuInit(unsigned) {
   const CudaResult error = static_cast<CudaResult>(Settings().Get("init_error"));
   initialized = error == kCudaSuccess;

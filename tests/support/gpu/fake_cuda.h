@@ -53,4 +53,5 @@ long fake_cuda_scalings();
 long fake_cuda_functions_asked();
 // Threads that hold the driver's lock ("free_locks").
 int fake_cuda_lock_holders();
+long fake_cuda_lock_holders_of(int device);
 }

@@ -92,10 +92,9 @@ absl::StatusOr<int64_t> MemoryMeetings::Meet(ProcessSetId process_set,
           meeting.work, submit(absl::StrCat("coordd.meeting/", ToInt(process_set), "/", number)));
       Note(process_set, meeting);
     }
-    const absl::Status met = meeting.work->Wait(deadline);
-    if (absl::IsDeadlineExceeded(met) && !meeting.work->done())
-      return NotAll(process_set, ranks, number, 2 * number + 1);
-    COORDD_RETURN_IF_ERROR(met);
+    meeting.work->Wait(deadline).IgnoreError();
+    if (!meeting.work->done()) return NotAll(process_set, ranks, number, 2 * number + 1);
+    COORDD_RETURN_IF_ERROR(meeting.work->Wait(deadline));  // its status
     COORDD_RETURN_IF_ERROR(SetProgress(process_set, 2 * number + 2, deadline));
   }
   Note(process_set, {number + 1, nullptr});
