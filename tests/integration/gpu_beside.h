@@ -18,7 +18,8 @@ namespace coordd {
 //                 until the call is on the device
 //   on:C, on:E    this thread alone waits until the call is on the device
 //   busy          this thread waits until a collective is at work on the device; over the stand-ins
-//   free, freed   another thread gives memory back to the driver, and has the driver's lock when this
+//   free, freed   another thread gives memory back to the driver, and has the driver's lock when
+//   this
 //                 one goes on; it is through (over the stand-ins)
 //   say:X, hear:X once all ranks that say X have, those that hear it go on
 //   end:C         the thread waits for the result, as a program does that needs it, and says what
