@@ -125,16 +125,17 @@ COORDD_API void coordd_torch_free(void* memory, ptrdiff_t size_bytes, int device
 
 /* Collective: all ranks of the set call it, in one order with other calls of it, each with memory
  * of its own device, `size_bytes` of it (at least 1). Waits for the others, for what was launched
- * before, and for calls that other threads have begun before in the set. A call that fails is one
- * of that order, too, and those of other ranks time out; but for what is never memory: NULL, a size
- * below 1. From then on all ranks give to a collective what they have all registered, in place or
- * both input and output, or none of them does; mixing is not defined by NCCL. No rank joins
- * (coordd_join) while memory is registered: the generation would end. At most 64 regions in a set.
+ * before, and for calls that other threads have begun before in the set. Where a rank leaves a call
+ * out, or is refused it alone, those of other ranks time out and name it, and the next one that all
+ * of them make is in step again. From then on all ranks give to a collective what they have all
+ * registered, in place or both input and output, or none of them does; mixing is not defined by
+ * NCCL. No rank joins (coordd_join) while memory is registered: the generation would end. At most
+ * 64 regions in a set.
  *
  * UNIMPLEMENTED: not all ranks can, and why (COORDD_GPU_REGISTER, no NCCL, NCCL before 2.19); with
  * on_failure "continue". INVALID_ARGUMENT: it is not memory of the device, or overlaps with what is
- * registered. DEADLINE_EXCEEDED: a rank has not come; where it comes later and the device's part
- * was under way, the generation ends then, since the others would have what this rank has not.
+ * registered. DEADLINE_EXCEEDED: which ranks have not come; where one comes later and the device's
+ * part was under way, the generation ends then, since the others would have what this rank has not.
  * RESOURCE_EXHAUSTED; UNAVAILABLE; the generation's end, as coordd_worker_status. */
 COORDD_API coordd_status_t coordd_register_device(coordd_worker_t* worker, int32_t process_set,
                                                   int32_t device_index, void* memory,

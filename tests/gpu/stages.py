@@ -22,6 +22,8 @@ SURVIVORS = "test_survivors_of_a_killed_rank_form_anew_and_read_no_wrong_result"
 ALONE = "test_the_survivor_of_two_goes_on_alone_and_reads_no_wrong_result"
 KILLED = ("test_a_killed_rank_is_named_and_nobody_hangs", SURVIVORS,
           "test_host_and_device_memory_under_one_name_is_an_error_that_names_both")
+BESIDE = ("test_where_each_is_waited_for_before_the_next_is_called_every_order_goes_well",
+          "test_where_there_is_room_ranks_may_launch_in_different_orders")
 
 FACTS = """
 nvidia-smi; nvidia-smi topo -m; ldconfig -p | grep -E 'libcuda[.]so|libnccl|libnvidia-ml'
@@ -190,6 +192,9 @@ def call_two(setup):
               needs=setup.lacks(gpu_tests), note=note),
         jobs(setup, "nvml", 2, 60, "how a GPU is, as coordd tells it, beside nvidia-smi",
              ("test_what_is_told_of_a_gpu_is_what_nvidia_smi_says",), file="gpu_health_test.py", ranks=0),
+        jobs(setup, "words", 2, 90, "what coordd says that tensors travel over, beside what NCCL says with NCCL_DEBUG=INFO",
+             ("test_coordd_says_what_nccl_says",), file="gpu_words_test.py", ranks=2),
+        jobs(setup, "beside", 2, 150, "coordd's calls beside NCCL groups of the program's own, 4 ranks", BESIDE, file="gpu_beside_test.py"),
         jobs(setup, "jobs", 2, 200, "what else of the tests of whole jobs holds on GPUs", None),
         Stage("digits", 2, 150, "digits on CUDA: two processes against one", ["bash", "-c", DIGITS, setup.python, digits, setup.build],
               setup.with_torch(), needs=setup.lacks_torch, note=setup.note(2)),
@@ -224,7 +229,8 @@ def bench(setup, ranks, name=None, call=2, more=()):
 def jobs(setup, name, call, limit_s, what, tests, kills=1, file="gpu_test.py", ranks=4):
     """Tests of a file of tests/integration; `tests`: None: those of gpu_test.py without a stage of their own."""
     path = os.path.join(TREE, "tests", "integration", file)
-    group = "GpuTest" if file == "gpu_test.py" else "GpuHealthTest"
+    group = {"gpu_test.py": "GpuTest", "gpu_health_test.py": "GpuHealthTest"}.get(file) or {
+        "gpu_beside_test.py": "GpuBesideTest", "gpu_words_test.py": "GpuWordsTest"}[file]
     if tests is None:
         with open(path, encoding="utf-8") as source:
             tests = [test for test in re.findall(r"(?m)^    def (test_\w+)", source.read()) if test not in COLLECTIVES + KILLED + (ALONE,)]

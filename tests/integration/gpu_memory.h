@@ -135,12 +135,39 @@ inline void WindowsOutOfStep(RankOnDevice& r) {
   std::printf("ok windows\n");
 }
 
+// Rank 2 leaves the second call out. The others are told who has not come, and the next call
+// of all is as if nothing had been.
+inline void WindowsLeftOut(RankOnDevice& r) {
+  constexpr int64_t kBytes = 1 << 16;
+  MemoryOfNccl first(r, kBytes);
+  for (int i = 0; r.rank() != 2 && i < 2; ++i) {
+    void* second = nullptr;
+    RequireOk(coordd_alloc_device(r.device(), kBytes, &second), "allocate");
+    const coordd_status_t status =
+        coordd_register_device(r.worker(), 0, r.device(), second, kBytes, 1);
+    std::printf("left out: %s %s\n", coordd_status_name(status), coordd_last_error());
+    RequireOk(coordd_free_device(second), "free what was not registered");
+  }
+  AwaitAll(r, "left out");
+  MemoryOfNccl third(r, 2 * kBytes);
+  third.Reduce("third");
+  first.Reduce("first");
+  third.Unregister();
+  MemoryOfNccl fourth(r, kBytes);
+  fourth.Reduce("fourth");
+  fourth.Unregister();
+  first.Unregister();
+  AwaitAll(r, "last");
+  std::printf("ok windows\n");
+}
+
 // Three pieces of it, of which the third comes when the first has gone. more > 0: of the second
-// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third. -3 and -4:
-// WindowsOfThreads, WindowsOutOfStep.
+// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third. -3 to -5:
+// WindowsOfThreads, WindowsOutOfStep, WindowsLeftOut.
 inline void Windows(RankOnDevice& r, int more) {
   if (more == -3) return WindowsOfThreads(r);
   if (more == -4) return WindowsOutOfStep(r);
+  if (more == -5) return WindowsLeftOut(r);
   constexpr int64_t kBytes = 1 << 16;
   const bool odd = r.rank() == 1;
   MemoryOfNccl first(r, kBytes);

@@ -13,6 +13,7 @@
 //   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
 //   stand RANK FILE      a kernel of the program's on that rank lasts until FILE is there
 //   wait NAME            one allreduce of that name; says how it ended (both gpu_stands.h)
+//   beside TIMES 0|1 WORD...  coordd's calls beside NCCL groups of the program's own (gpu_beside.h)
 //   windows [BYTES]      memory that is registered and unregistered in turn (gpu_memory.h)
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
 //
@@ -38,6 +39,7 @@
 
 #include "coordd/coordd.h"
 #include "tests/integration/gpu_averages.h"
+#include "tests/integration/gpu_beside.h"
 #include "tests/integration/gpu_drain.h"
 #include "tests/integration/gpu_every_type.h"
 #include "tests/integration/gpu_graphs.h"
@@ -420,17 +422,6 @@ void Train(Rank& r, int dies_at) {
   RequireOk(coordd_barrier(r.worker(), "through", nullptr), "the end");
 }
 
-void WaitFor(Rank& r, const char* name) {
-  const int64_t shape[] = {10};
-  float* const data = r.Upload(Filled(10, 1.0f));
-  coordd_tensor_t tensor = r.Tensor(name, COORDD_FLOAT32, data, data, shape);
-  const coordd_status_t status =
-      coordd_allreduce(r.worker(), &tensor, COORDD_SUM, nullptr, nullptr);
-  std::printf("ended %s %s\n", coordd_status_name(status),
-              status == COORDD_OK ? std::to_string(r.Download<float>(data, 10)[9]).c_str()
-                                  : coordd_last_error());
-}
-
 void HostAndDevice(Rank& r) {
   const int64_t shape[] = {10};
   std::vector<float> host(10, 1.0f);
@@ -485,6 +476,7 @@ int Run(int argc, char** argv) {
     if (scenario == "set") InASet(rank);
     if (scenario == "windows") Windows(rank, number);
     if (scenario == "stand") StandBehindOwnWork(rank, number, argc > 4 ? argv[4] : "");
+    if (scenario == "beside") BesideNccl(rank, number, argv[4][0] == '1', {argv + 5, argv + argc});
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");
     if (scenario == "host-and-device") HostAndDevice(rank);
     SayWhatNcclSaw();

@@ -96,14 +96,14 @@ class GpuRunTest(GpuRunCase):
         self.assertIn("tests/gpu/run: all that was run has passed", text)
         stages = ["facts", "driver-probe", "driver-probe-connection", "nccl-probe", "kernels", "collectives", "killed", "torch-1",
                   "torch-2", "c10d-1", "c10d-2", "c10d-windows", "c10d-killed", "jax-1", "jax-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
-                  "nvml", "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "c10d-bench",
+                  "nvml", "words", "beside", "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "c10d-bench",
                   "kills"]
         found = re.findall("(?m)^=== (.*)$", text)
         self.assertEqual([part for part in found if part != "bench-hierarchical"], [*stages, "summary", "bars"], text)
         bench = processes.is_built("coordd-bench")
         for stage, result in self.results().items():
-            # What else holds on GPUs needs two of them.
-            skipped = stage.startswith("bench") and not bench
+            # What else holds on GPUs needs two of them, or four.
+            skipped = stage.startswith("bench") and not bench or stage == "beside"
             self.assertEqual(result, "skipped" if skipped else "passed", text)
         for tool in ("memcheck", "initcheck", "racecheck"):
             self.assertRegex(text, f"stub of compute-sanitizer: --tool {tool} --error-exitcode 1 .*/device_kernels_test")
@@ -114,6 +114,7 @@ class GpuRunTest(GpuRunCase):
             self.assertIn(f"stub of torch: rank {rank} of 2 on rank{rank}", text)
             self.assertIn(f"stub of jax: rank {rank} of 2 on rank{rank}", text)
             self.assertIn(f"stub of digits: rank {rank} of 2", text)
+        self.assertRegex(text, r"coordd says: in a node: -; between nodes: [A-Z].*\nNCCL says: NET/Socket \(2\)")
         for ranks in (1, 2):
             self.assertIn(f"stub of torch.distributed: cuda, sizes {ranks} check_c10d_gpu", text)
         self.assertIn("stub of torch.distributed: cuda, sizes 2 check_c10d_gpu symmetric", text)

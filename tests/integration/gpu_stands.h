@@ -1,4 +1,4 @@
-// Ranks of which one has a device that stands.
+// Ranks of which one has a device that stands, or has not come.
 #pragma once
 
 #include <unistd.h>
@@ -54,6 +54,17 @@ inline void StandBehindOwnWork(RankOnDevice& r, int standing, const std::string&
   // What it needs of the worker is not ended before the others are through.
   RequireOk(coordd_barrier(r.worker(), "through", nullptr), "the end");
   std::printf("ok\n");
+}
+
+inline void WaitFor(RankOnDevice& r, const char* name) {
+  const int64_t shape[] = {10};
+  float* const data = r.Upload(Filled(10, 1.0f));
+  coordd_tensor_t tensor = r.Tensor(name, COORDD_FLOAT32, data, data, shape);
+  const coordd_status_t status =
+      coordd_allreduce(r.worker(), &tensor, COORDD_SUM, nullptr, nullptr);
+  std::printf("ended %s %s\n", coordd_status_name(status),
+              status == COORDD_OK ? std::to_string(r.Download<float>(data, 10)[9]).c_str()
+                                  : coordd_last_error());
 }
 
 }  // namespace coordd

@@ -5,7 +5,6 @@ the GPUs that there are: NCCL takes processes with different NCCL_HOSTIDs for ho
 COORDD_TEST_KILLS: how often a rank is killed (1).
 """
 
-import json
 import os
 import re
 import signal
@@ -416,32 +415,6 @@ class GpuTest(GpuCase):
         for text in self.finish(self.ranks([[0, "wait", "a"], [0, "wait", "a"]], COORDD_ALLOW_SHARED_GPU=1,
                                            FAKE_NCCL="shared_device=1")):
             self.assertIn("ended OK 2.0", text)
-
-    def told(self, daemon, count, until=lambda path: True):
-        """What coordd knows of `count` ranks' GPUs, once all have agreed and have said this, and the text that people see."""
-        def uses():
-            _, text = self.run_command(program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
-            jobs = json.loads(text)["jobs"]
-            workers = sorted(jobs[0]["workers"], key=lambda worker: worker["rank"]) if jobs else []
-            return [worker["device_use"] for worker in workers]
-
-        def all_agreed():
-            found = uses()
-            return len(found) == count and all(use and use["paths"] and until(use["paths"][0]) for use in found)
-
-        self.assertTrue(processes.wait_for(all_agreed, processes.PATIENCE_S), uses())
-        _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
-        return uses(), text
-
-    def train(self, count, own=lambda rank: {}, store=(), **variables):
-        """A coordd and so many ranks that reduce tensors until they are killed."""
-        daemon = self.coordd("--heartbeat-interval", "100ms", *store)
-        for rank in range(count):
-            self.start(processes.Process(
-                [program("gpu_ranks"), "-1", "train"],
-                self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=count, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
-                                 **{**variables, **own(rank)})))
-        return daemon
 
     @needs_stand_in
     def test_status_tells_each_ranks_gpu_and_what_tensors_travel_over(self):

@@ -55,7 +55,17 @@ class GpuWindowsTest(GpuCase):
         texts = self.run_ranks(-4)
         self.assertEqual(self.windows(texts), [FUSION_BUFFER + OF_PROGRAM - 1 if HAS_WINDOWS else 0] * RANKS)
         for rank, text in enumerate(texts):
-            self.assertIn("overlaps with" if rank == 0 else "have come to this registration of memory", text)
+            self.assertIn("overlaps with" if rank == 0 else "rank 0 has not come to this registration of memory (number 2 in process set 0)", text)
+
+    def test_a_rank_that_leaves_a_call_out_is_named_and_the_next_one_of_all_is_in_step(self):
+        texts = self.run_ranks(-5)
+        self.assertEqual(self.windows(texts), [FUSION_BUFFER + OF_PROGRAM if HAS_WINDOWS else 0] * RANKS)
+        sentence = ("left out: DEADLINE_EXCEEDED rank 2 has not come to this registration of memory (number 2 in process set 0): "
+                    "all ranks of the set have to call it; the next one that all of them call is in step again")
+        for rank, text in enumerate(texts):
+            self.assertEqual(text.count("left out:"), 0 if rank == 2 else 2, text)
+            # One of the others may still have been on its way when the first was told.
+            self.assertTrue(rank == 2 or sentence in text, text)
 
     @unittest.skipUnless(HAS_WINDOWS, "no windows before 2.27")
     def test_where_a_rank_has_none_nothing_is_one(self):

@@ -1,5 +1,6 @@
 """Ranks with tensors in GPU memory, over the stand-ins of CUDA's driver and NCCL or, with COORDD_TEST_GPU=1, over the real ones."""
 
+import json
 import os
 import re
 import unittest
@@ -74,3 +75,29 @@ class GpuCase(processes.TestCase):
         self.assertIsNotNone(found, text)
         self.assertEqual(found.group(2), "", text)
         self.assertEqual(int(found.group(1)) > 0, some, text)
+
+    def told(self, daemon, count, until=lambda path: True):
+        """What coordd knows of `count` ranks' GPUs, once all have agreed and have said this, and the text that people see."""
+        def uses():
+            _, text = self.run_command(program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
+            jobs = json.loads(text)["jobs"]
+            workers = sorted(jobs[0]["workers"], key=lambda worker: worker["rank"]) if jobs else []
+            return [worker["device_use"] for worker in workers]
+
+        def all_agreed():
+            found = uses()
+            return len(found) == count and all(use and use["paths"] and until(use["paths"][0]) for use in found)
+
+        self.assertTrue(processes.wait_for(all_agreed, processes.PATIENCE_S), uses())
+        _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
+        return uses(), text
+
+    def train(self, count, own=lambda rank: {}, store=(), **variables):
+        """A coordd and so many ranks that reduce tensors until they are killed."""
+        daemon = self.coordd("--heartbeat-interval", "100ms", *store)
+        for rank in range(count):
+            self.start(processes.Process(
+                [program("gpu_ranks"), "-1", "train"],
+                self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=count, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                                 **{**variables, **own(rank)})))
+        return daemon

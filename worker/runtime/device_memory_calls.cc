@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -37,17 +38,36 @@ struct Registering {
   int64_t number;
   absl::Time deadline;
   Submit submit;
+  std::vector<int32_t> ranks = {};  // of the set
+  int64_t meeting = 0;
 };
+
+absl::Status Meet(Registering& call) {
+  const ProcessSetId process_set = call.range.process_set;
+  std::optional<std::vector<int32_t>> ranks = call.devices.MembersOf(process_set);
+  if (!ranks.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process set ", ToInt(process_set), " has been removed"));
+  }
+  call.ranks = *std::move(ranks);
+  static constexpr std::byte kNothing{};
+  const auto submit = [&call](std::string name) {
+    Submission submission = Gathering(call.range, std::move(name), sizeof(kNothing));
+    submission.input = &kNothing;
+    return call.submit(std::move(submission));
+  };
+  COORDD_ASSIGN_OR_RETURN(
+      call.meeting, call.devices.meetings().Meet(process_set, call.ranks, call.deadline, submit));
+  return absl::OkStatus();
+}
 
 // What is waited for has a name that the program does not know.
 absl::Status Await(const Registering& call, Work& work) {
   const absl::Status status = work.Wait(call.deadline);
   if (!absl::IsDeadlineExceeded(status)) return status;
-  return absl::DeadlineExceededError(absl::StrCat(
-      "not all ranks of process set ", ToInt(call.range.process_set),
-      " have come to this registration of memory (number ", call.number + 1,
-      " of this rank's there: all have to call it equally often), or the device is not through "
-      "with what was launched before"));
+  MemoryMeetings& meetings = call.devices.meetings();
+  meetings.GiveUp(call.range.process_set, call.meeting);
+  return meetings.TooLong(call.range.process_set, call.ranks, call.meeting);
 }
 
 // Whether the ranks' parts can be a window, which all of them read out of the same claims.
@@ -56,7 +76,7 @@ absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
   const auto claim = std::make_shared<const WindowClaim>(
       WindowClaim{range.size_bytes, DeviceMemorySize(range.memory), windows});
   Submission submission =
-      Gathering(range, absl::StrCat("coordd.window/", ToInt(range.process_set), "/", call.number),
+      Gathering(range, absl::StrCat("coordd.window/", ToInt(range.process_set), "/", call.meeting),
                 sizeof(WindowClaim));
   submission.input = claim.get();
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work, call.submit(std::move(submission)));
@@ -76,9 +96,9 @@ absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
 
 absl::Status Mark(const Registering& call, bool as_window) {
   const DeviceRange& range = call.range;
-  Submission submission =
-      Gathering(range, call.devices.ExpectMemory(range.process_set, call.number, as_window),
-                /*bytes=*/1);
+  Submission submission = Gathering(
+      range, call.devices.ExpectMemory(range.process_set, call.number, call.meeting, as_window),
+      /*bytes=*/1);
   submission.spec.memory = MemoryKind::kCuda;
   submission.device = range.device;
   submission.input = range.memory;
@@ -86,16 +106,18 @@ absl::Status Mark(const Registering& call, bool as_window) {
   return Await(call, *work);
 }
 
-absl::Status Register(const Registering& call) {
+absl::Status Register(Registering call) {
   const DeviceRange& range = call.range;
   const absl::Span<std::byte> memory(static_cast<std::byte*>(range.memory),
                                      static_cast<size_t>(range.size_bytes));
-  COORDD_ASSIGN_OR_RETURN(const std::optional<int64_t> windows,
-                          call.devices.AwaitMemory(range.process_set, call.number, range.device,
-                                                   memory, call.deadline));
-  bool as_window = false;
-  if (windows.has_value()) {
-    COORDD_ASSIGN_OR_RETURN(as_window, AgreeOnWindow(call, *windows));
+  COORDD_ASSIGN_OR_RETURN(
+      const int64_t windows,
+      call.devices.AwaitTurn(range.process_set, call.number, range.device, memory, call.deadline));
+  COORDD_RETURN_IF_ERROR(Meet(call));
+  COORDD_ASSIGN_OR_RETURN(bool as_window,
+                          call.devices.AwaitMemory(range.process_set, range.device, call.deadline));
+  if (as_window) {
+    COORDD_ASSIGN_OR_RETURN(as_window, AgreeOnWindow(call, windows));
   }
   for (int i = 0; i < kMarkersMax; ++i) {
     COORDD_RETURN_IF_ERROR(Mark(call, as_window));

@@ -55,11 +55,12 @@ class Pools:
                 mock.patch.object(torch.cuda, "use_mem_pool", self.use), mock.patch.object(_buckets, "_check", of_host), \
                 mock.patch.object(group, "_call_memory", self.call):
             try:
-                from coordd.torch.distributed import _all_gathers
-            except ImportError:  # torch has no FSDP2, or no all-gathers of others in it
+                from coordd.torch.distributed import _all_gathers, _reduce_scatters
+            except ImportError:  # torch has no FSDP2, or no communication of others in it
                 yield
                 return
-            with mock.patch.object(_all_gathers, "_device_type_of", lambda _: "cuda"):
+            with mock.patch.object(_all_gathers, "_device_type_of", lambda _: "cuda"), \
+                    mock.patch.object(_reduce_scatters, "_device_type_of", lambda _: "cuda"):
                 yield
 
 
@@ -218,7 +219,7 @@ def check_fsdp2_gathers_into_buffers_that_are_registered_in_the_second_step():
         assert gathers.registered and pools.calls == ["register", "unregister", "register"], pools.calls
         each = len(taken) // STEPS
         assert taken[:each] == [None] * each and None not in taken[each:] and 2 <= len(set(taken[each:])) <= 3, taken
-        assert all(buffer.is_free() for buffer in gathers._buffers)
+        assert all(gathers.is_free(buffer) for buffer in gathers._buffers)
         gathers.deregister()
         gathers.deregister()
         assert pools.calls == ["register", "unregister"] * 2, pools.calls
@@ -232,6 +233,70 @@ def check_fsdp2_gathers_into_buffers_that_are_registered_in_the_second_step():
         other.sizes = (1 << 22,) if rank == size - 1 else other.sizes
         refused(ValueError, f"register_all_gathers: rank {size - 1}'s pool has segments of 4194304 bytes",
                 lambda: wrapped(torch.zeros(1, 6, dtype=torch.float64)))
+
+
+@on_host
+def check_fsdp2_reduces_gradients_in_buffers_that_are_registered_in_the_second_step():
+    from coordd.torch.distributed import register_all_gathers, register_reduce_scatters
+    rank, size = ranks()
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule
+        known = has_pools() and hasattr(FSDPModule, "set_custom_reduce_scatter")
+    except ImportError:
+        known = False
+    if not known:
+        return refused(NotImplementedError, "has no set_custom_reduce_scatter", lambda: register_reduce_scatters(model()))
+    refused(ValueError, "expected a model of fully_shard(), found Sequential", lambda: register_reduce_scatters(model()))
+    if size == 1 or torch_version() < (2, 14):
+        return
+    mesh = init_device_mesh("cpu", (size,))
+    refused(ValueError, "expected a model on GPUs, found one on cpu", lambda: register_reduce_scatters(sharded_model(mesh)))
+    plain = full(sharded_model(mesh))
+    for buffers, cap in ((1, 1), (2, 1), (2, 2), (1, 2)):  # cap: how many torch holds
+        pools = Pools()
+        with pools.in_place(halves(mesh.get_group())):
+            wrapped = sharded_model(mesh)
+            if cap > 1:
+                if not hasattr(wrapped, "set_reduce_scatter_max_input_buffers"):
+                    continue
+                wrapped.set_reduce_scatter_max_input_buffers(cap)
+            refused(ValueError, "buffers is 0, expected 1 to 64", lambda: register_reduce_scatters(wrapped, buffers=0))  # noqa: B023
+            gathers = register_all_gathers(wrapped)
+            scatters = register_reduce_scatters(wrapped, buffers=buffers)
+            assert pools.calls == ["register", "unregister"] * 2, pools.calls
+            refused(ValueError, "reduce-scatters are registered already", lambda: register_reduce_scatters(wrapped))  # noqa: B023
+            taken, reduced = [], []
+            take, reduce = scatters._take, dist.reduce_scatter_tensor
+
+            def noting(size_bytes, owner, take=take, taken=taken):
+                found = take(size_bytes, owner)
+                taken.append(None if found is None else found.data_ptr())
+                return found
+
+            def reducing(output, given, *arguments, scatters=scatters, reduce=reduce, reduced=reduced, **named):
+                ends = [(buffer.memory.data_ptr(), buffer.memory.data_ptr() + buffer.memory.numel()) for buffer in scatters._buffers]
+                reduced.append({next((at for at, (begin, end) in enumerate(ends) if begin <= one.data_ptr() < end), None)
+                                for one in (output, given)})
+                return reduce(output, given, *arguments, **named)
+
+            scatters._take = noting
+            with mock.patch.object(dist, "reduce_scatter_tensor", reducing):
+                close(full(wrapped), plain)
+            assert scatters.registered and gathers.registered
+            assert pools.calls == ["register", "unregister"] * 2 + ["register"] * 2, pools.calls
+            each = len(taken) // STEPS
+            assert taken[:each] == [None] * each and (None in taken[each:]) == (buffers < cap), (buffers, cap, taken)
+            # NCCL is given registered memory for input and output, or for neither.
+            assert len(reduced) == len(taken) and all(len(one) == 1 for one in reduced), reduced
+            assert [one == {None} for one in reduced] == [one is None for one in taken], (reduced, taken)
+            assert all(scatters.is_free(buffer) for buffer in scatters._buffers)
+            scatters.deregister()
+            gathers.deregister()
+            comms = {type(one._reduce_scatter_comm).__name__ for one in scatters._owners}
+            assert comms == {"DefaultReduceScatter"}, comms
+            full(wrapped)  # goes on
+            assert pools.calls.count("register") == pools.calls.count("unregister"), pools.calls
 
 
 def full(sharded):

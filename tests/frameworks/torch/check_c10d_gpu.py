@@ -141,10 +141,10 @@ def check_ddp_trains_in_buckets_that_are_registered():
     close(results[1], results[0])
 
 
-def check_fsdp2_gathers_into_memory_that_is_registered():
+def check_fsdp2_communicates_in_memory_that_is_registered():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from coordd.torch.distributed import register_all_gathers
+    from coordd.torch.distributed import register_all_gathers, register_reduce_scatters
     if not has_pools() or torch_version() < (2, 14) or dist.get_world_size() < 2:
         return left_out(f"torch {torch.__version__}, {dist.get_world_size()} rank(s): expected torch 2.14 or later, and two ranks")
     results = []
@@ -154,16 +154,16 @@ def check_fsdp2_gathers_into_memory_that_is_registered():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(sharded, mesh=mesh)
-        gathers = register_all_gathers(sharded) if registers else None
+        registered = [register_all_gathers(sharded), register_reduce_scatters(sharded)] if registers else []
         optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
         for step in range(STEPS):
             optimizer.zero_grad()
             sharded(inputs(step)).pow(2).mean().backward()
             optimizer.step()
         results.append(torch.cat([one.full_tensor().detach().flatten() for one in sharded.parameters()]))
-        if gathers is not None:
-            assert gathers.registered
-            gathers.deregister()
+        for one in registered:
+            assert one.registered
+            one.deregister()
     close(results[1], results[0])
 
 

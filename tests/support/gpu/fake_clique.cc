@@ -28,7 +28,8 @@ struct FakeClique::Shared {
   struct alignas(64) Member {
     std::atomic<uint32_t> attached;
     std::atomic<uint32_t> device_key;  // + 1; 0: not set
-    std::atomic<uint32_t> phase;       // barriers that it has reached
+    std::atomic<uint32_t> host;
+    std::atomic<uint32_t> phase;  // barriers that it has reached
     FakeOperation operation;
     std::atomic<uint32_t> windows;
     FakeWindow last_windows[2];  // by number; a rank is ahead of another by one at most
@@ -68,6 +69,14 @@ std::string Hex(const char* id) {
     text += digits;
   }
   return text;
+}
+
+uint32_t HostKey() {
+  const char* const named = getenv("NCCL_HOSTID");
+  uint32_t key = 2166136261u;
+  for (const char* at = named != nullptr ? named : ""; *at != '\0'; ++at)
+    key = (key ^ static_cast<unsigned char>(*at)) * 16777619u;
+  return key;
 }
 
 // Until `word` differs from `value`, or some milliseconds.
@@ -115,6 +124,7 @@ std::shared_ptr<FakeClique> FakeClique::Attach(const NcclUniqueId* ids, int coun
   }
   Shared& shared = *clique->shared_;
   if (shared.members[rank].attached.exchange(1) != 0) return nullptr;
+  shared.members[rank].host = HostKey();
   shared.size = static_cast<uint32_t>(size);
   if (shared.count.fetch_add(1) + 1 == static_cast<uint32_t>(size)) {
     if (!clique->path_.empty()) unlink(clique->path_.c_str());
@@ -133,6 +143,10 @@ bool FakeClique::ShrunkBy(uint64_t digest) {
 }
 
 void FakeClique::SetDevice(int rank, uint32_t key) { shared_->members[rank].device_key = key + 1; }
+
+bool FakeClique::OnOneHost(int a, int b) const {
+  return shared_->members[a].host == shared_->members[b].host;
+}
 
 std::pair<int, int> FakeClique::SameDevice() const {
   for (int a = 0; a < kFakeRanksMax; ++a) {

@@ -55,6 +55,8 @@ class FakeClique {
   // does not.
   bool ShrunkBy(uint64_t digest);
   void SetDevice(int rank, uint32_t key);
+  // As NCCL_HOSTID of those who have attached says.
+  bool OnOneHost(int a, int b) const;
   // Two ranks with equal keys that are set; or {-1, -1}.
   std::pair<int, int> SameDevice() const;
 

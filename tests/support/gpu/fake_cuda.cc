@@ -118,7 +118,7 @@ void AwaitIdle(int device) {
     for (const auto& [stream, on] : TheStreams().devices) {
       if (on != device) continue;
       points.push_back(std::make_shared<FakePoint>());
-      stream->PushNow([point = points.back()] { point->Happen(); });
+      stream->PushRecord(points.back());
     }
   }
   for (const auto& point : points) point->happened.wait(false);
@@ -204,6 +204,8 @@ long fake_cuda_scalings() { return scalings; }
 
 int fake_cuda_lock_holders() { return std::accumulate(std::begin(holders), std::end(holders), 0); }
 
+long fake_cuda_lock_holders_of(int device) { return holders[device]; }
+
 CudaResult cuInit(unsigned) {
   const CudaResult error = static_cast<CudaResult>(Settings().Get("init_error"));
   initialized = error == kCudaSuccess;
@@ -287,7 +289,7 @@ CudaResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned, int) {
   if (current.empty()) return kInvalidContext;
-  auto* const made = new FakeStream;
+  auto* const made = new FakeStream(QueueOf(DeviceOf(current.back())));
   *stream = reinterpret_cast<CudaStream>(made);
   ++live_objects;
   std::lock_guard lock(TheStreams().mu);
@@ -313,7 +315,7 @@ CudaResult cuStreamWaitEvent(CudaStream stream, CudaEvent event, unsigned) {
     return kCudaSuccess;
   }
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
-  if (point != nullptr) StreamOf(stream).Push([point] { point->happened.wait(false); });
+  if (point != nullptr) StreamOf(stream).PushWait(point);
   return kCudaSuccess;
 }
 // "capturing": of all streams. A thread that is not relaxed ends the capture.
@@ -345,7 +347,7 @@ CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
   if (reinterpret_cast<FakeEvent*>(event)->captured != nullptr) return kCudaSuccess;
   auto point = std::make_shared<FakePoint>();
   reinterpret_cast<FakeEvent*>(event)->point = point;
-  StreamOf(stream).Push([point] { point->Happen(); });
+  StreamOf(stream).PushRecord(point);
   return kCudaSuccess;
 }
 CudaResult cuEventQuery(CudaEvent event) {

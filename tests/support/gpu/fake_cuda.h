@@ -11,12 +11,22 @@ extern "C" {
 // "init_error" (0), "memory_limit" (bytes; 0: none), "multicast" (0; 1: of all devices),
 // "capturing" (1: every stream is captured), "free_locks" (1, the strictest that a driver may be:
 // who frees memory holds the driver's lock until the device is idle, and nobody else makes a
-// context current, launches, copies, records, waits or allocates meanwhile). Before cuInit the
-// variable FAKE_CUDA is read, "devices=2,init_error=100". Unknown names end the process.
+// context current, launches, copies, records, waits or allocates meanwhile), "collectives" (0: any
+// number; how many kernels of collectives there is room for on a device: each stays until all its
+// ranks have come, and what finds no room waits, also after its abort). Before cuInit the variable
+// FAKE_CUDA is read, "devices=2,init_error=100". Unknown names end the process.
+// CUDA_DEVICE_MAX_CONNECTIONS=1 is obeyed: all streams of a device share one queue, in which a
+// stream that waits for an event, or a kernel behind another one of its stream, holds up what was
+// launched later on any stream.
 void fake_cuda_set(const char* name, long value);
 
 // Runs on the stream, in its order.
 void fake_cuda_enqueue(coordd::CudaStream stream, void (*run)(void*), void* argument);
+
+// Around what is a kernel of a collective on a device; the first one waits until there is room.
+void fake_cuda_begin_collective(int device);
+void fake_cuda_end_collective(int device);
+long fake_cuda_collectives_at_work(int device);  // that have found room
 
 // Whether the stream is captured into a graph; a part of that graph, which runs with each launch,
 // and `end`, once nothing refers to the graph any more. REQUIRES: the stream is captured.
@@ -43,4 +53,5 @@ long fake_cuda_scalings();
 long fake_cuda_functions_asked();
 // Threads that hold the driver's lock ("free_locks").
 int fake_cuda_lock_holders();
+long fake_cuda_lock_holders_of(int device);
 }

@@ -13,6 +13,7 @@ inline FakeSettings& FakeCudaSettings() {
                                                                  {"nvlink", 0},
                                                                  {"multicast", 0},
                                                                  {"capturing", 0},
+                                                                 {"collectives", 0},
                                                                  {"free_locks", 1},
                                                                  {"capability", 9},
                                                                  {"mig", 0}});

@@ -60,6 +60,7 @@ void PollInit(FakeComm& comm) {
     --comm.polls;
     return;
   }
+  SayConnections(comm);
   comm.initialised = true;
 }
 

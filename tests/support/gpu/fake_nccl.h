@@ -30,6 +30,11 @@ extern "C" {
 //   split_fails     (0)  what it ends with, later
 //   async_error     (0)  what the next operation ends with, asynchronously, and never on its stream
 //   abort_hangs     (0)  1: ncclCommAbort and ncclCommRevoke return when it is 0 again
+//   within          (0)  what ranks of a host are connected by, which is said with NCCL_DEBUG=INFO
+//                        and changes nothing: 0: NVLink, 1: PCIe, 2: shared memory
+//   between         (0)  the same of hosts: 0: sockets, 1: InfiniBand, 2: the same to and from
+//   GPUs'
+//                        memory, 3: the same where a card is too far from a GPU, 4: a plugin
 //   shared_device   (0)  1: two ranks may be on one device
 void fake_nccl_set(const char* name, long value);
 

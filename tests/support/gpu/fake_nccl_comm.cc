@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "tests/support/gpu/fake_cuda.h"
 #include "tests/support/gpu/fake_nccl_version.h"
 
 namespace coordd {
@@ -31,6 +32,8 @@ FakeSettings& FakeNcclSettings() {
                                      {"shrink_fails", 0},
                                      {"async_error", 0},
                                      {"abort_hangs", 0},
+                                     {"within", 0},
+                                     {"between", 0},
                                      {"shared_device", 0}});
   return *settings;
 }
@@ -146,7 +149,27 @@ bool RunCollective(FakeComm& comm, const FakeCall& call) {
 
 size_t SizeOfNccl(NcclType type) { return static_cast<size_t>(SizeOf(TypeOf(type))); }
 
+namespace {
+
+// Room on the device, for as long as it lives. One rank launches nothing.
+class FakeRoom {
+ public:
+  explicit FakeRoom(const FakeComm& comm) : device_(comm.size > 1 ? comm.device : -1) {
+    if (device_ >= 0) fake_cuda_begin_collective(device_);
+  }
+  FakeRoom(const FakeRoom&) = delete;
+  ~FakeRoom() {
+    if (device_ >= 0) fake_cuda_end_collective(device_);
+  }
+
+ private:
+  const int device_;
+};
+
+}  // namespace
+
 void RunCalls(FakeComm& comm, const std::vector<FakeCall>& calls) {
+  const FakeRoom room(comm);
   std::vector<FakeTransfer> transfers;
   for (const FakeCall& call : calls) {
     if (comm.Aborted()) return;

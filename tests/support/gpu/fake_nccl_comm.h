@@ -79,6 +79,9 @@ void SetError(const std::string& text);
 // BreakRule, and the error to return.
 NcclResult Refuse(const std::string& rule);
 
+// As NCCL does with NCCL_DEBUG=INFO: what the communicator's ranks are connected by, to
+// NCCL_DEBUG_FILE or the standard output, in the words of this version.
+void SayConnections(const FakeComm& comm);
 // Moves init on; NCCL does so in a thread of its own.
 void PollInit(FakeComm& comm);
 // The same for what is being made of this one; leaves the handle at the end, as NCCL does, also of

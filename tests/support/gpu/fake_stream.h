@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/gpu/fake_queue.h"
+
 namespace coordd {
 
 // A point in a stream, which others wait for.
@@ -41,9 +43,15 @@ struct FakeGraphBody {
 
 class FakeStream {
  public:
-  FakeStream() : thread_([this] { Run(); }) {}
+  // `queue`: that it shares with others; nullptr: it has its own.
+  explicit FakeStream(FakeQueue* queue = nullptr) : queue_(queue), thread_([this] { Run(); }) {}
   // Runs what is there to its end.
   ~FakeStream() {
+    if (queue_ != nullptr) {
+      FakePoint last;
+      queue_->Add([] {}, [&last] { last.Happen(); });
+      last.happened.wait(false);
+    }
     {
       std::lock_guard lock(mu_);
       ending_ = true;
@@ -59,9 +67,20 @@ class FakeStream {
   }
   // Not into a graph.
   void PushNow(std::function<void()> task) {
-    std::lock_guard lock(mu_);
-    tasks_.push_back(std::move(task));
-    changed_.notify_all();
+    if (queue_ == nullptr) return Append(std::move(task));
+    queue_->Add([this] { AwaitIdle(); }, [this, task] { Append(task); });
+  }
+  // An event: it holds up nobody in a queue.
+  void PushRecord(const std::shared_ptr<FakePoint>& point) {
+    auto happen = [point] { point->Happen(); };
+    if (queue_ == nullptr) return Append(happen);
+    queue_->Add([] {}, [this, happen] { Append(happen); });
+  }
+  void PushWait(const std::shared_ptr<FakePoint>& point) {
+    auto wait = [point] { point->happened.wait(false); };
+    if (const auto graph = capture()) return graph->Add(wait);
+    if (queue_ == nullptr) return Append(wait);
+    queue_->Add(wait, [] {});
   }
 
   // nullptr: what is pushed runs.
@@ -75,6 +94,15 @@ class FakeStream {
   }
 
  private:
+  void Append(std::function<void()> task) {
+    std::lock_guard lock(mu_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+  void AwaitIdle() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [this] { return tasks_.empty() && !busy_; });
+  }
   void Run() {
     while (true) {
       std::function<void()> task;
@@ -84,14 +112,20 @@ class FakeStream {
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
+        busy_ = true;
       }
       task();
+      std::lock_guard lock(mu_);
+      busy_ = false;
+      changed_.notify_all();
     }
   }
 
+  FakeQueue* const queue_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  bool busy_ = false;  // with the one before
   std::shared_ptr<FakeGraphBody> capture_;
   bool ending_ = false;
   std::thread thread_;  // the last: it starts when everything else is there

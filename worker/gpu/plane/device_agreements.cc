@@ -68,7 +68,7 @@ void DeviceAgreements::Forget(ProcessSetId process_set) {
   report_.ForgetDecision(process_set);
 }
 
-std::vector<int32_t> DeviceAgreements::MembersOf(ProcessSetId process_set) {
+std::optional<std::vector<int32_t>> DeviceAgreements::FindMembers(ProcessSetId process_set) {
   if (ToInt(process_set) == 0) {
     std::vector<int32_t> all(static_cast<size_t>(layout_.size()));
     std::iota(all.begin(), all.end(), 0);
@@ -76,8 +76,14 @@ std::vector<int32_t> DeviceAgreements::MembersOf(ProcessSetId process_set) {
   }
   MutexLock lock(&mu_);
   const auto found = sets_.find(process_set);
-  COORDD_CHECK(found != sets_.end());
+  if (found == sets_.end()) return std::nullopt;
   return *found->second;
+}
+
+std::vector<int32_t> DeviceAgreements::MembersOf(ProcessSetId process_set) {
+  std::optional<std::vector<int32_t>> members = FindMembers(process_set);
+  COORDD_CHECK(members.has_value());
+  return *std::move(members);
 }
 
 DeviceClaim DeviceAgreements::Claim() {

@@ -47,6 +47,8 @@ class DeviceAgreements {
   bool EndGroup(ProcessSetId process_set);
   // The last batch of the set is over.
   void Forget(ProcessSetId process_set);
+  // nullopt: it has ended.
+  std::optional<std::vector<int32_t>> FindMembers(ProcessSetId process_set);
   // REQUIRES: it has not ended.
   std::vector<int32_t> MembersOf(ProcessSetId process_set);
 

@@ -17,7 +17,8 @@ DeviceBackend::DeviceBackend(const DevicePlaneOptions& options, const GroupLayou
       store_(store),
       clock_(clock),
       agreements_(agreements),
-      exchanges_(std::move(exchanges)) {}
+      exchanges_(std::move(exchanges)),
+      meetings_(store, clock, ToInt(layout.self())) {}
 
 void DeviceBackend::End() {
   std::shared_ptr<NcclBackend> ending;

@@ -20,6 +20,7 @@
 #include "worker/gpu/plane/device_agreements.h"
 #include "worker/gpu/plane/device_registrations.h"
 #include "worker/gpu/plane/gpu_access.h"
+#include "worker/gpu/plane/memory_meetings.h"
 #include "worker/gpu/plane/plane_options.h"
 
 namespace coordd {
@@ -52,6 +53,7 @@ class DeviceBackend {
   std::shared_ptr<ResultMemory> results();
   bool HoldsGate();
   DeviceRegistrations& registrations() { return registrations_; }  // thread-safe by itself
+  MemoryMeetings& meetings() { return meetings_; }                 // likewise
 
   // Does nothing the second time. `aborted`: it is aborted at once, also where that is set
   // meanwhile. As GpuAccess::Nccl and NcclBackend::Connect.
@@ -86,6 +88,7 @@ class DeviceBackend {
   DeviceAgreements& agreements_;
   const DeviceExchanges exchanges_;
   DeviceRegistrations registrations_;  // thread-safe by itself
+  MemoryMeetings meetings_;            // likewise
 
   // Guarded by mu_.
   Mutex mu_;

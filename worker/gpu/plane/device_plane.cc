@@ -197,23 +197,11 @@ absl::StatusOr<DeviceDecision> DevicePlane::AwaitDecision(ProcessSetId process_s
   return *std::move(decision);
 }
 
-absl::StatusOr<std::optional<int64_t>> DevicePlane::AwaitMemory(ProcessSetId process_set,
-                                                                int64_t number, int32_t device,
-                                                                absl::Span<std::byte> memory,
-                                                                absl::Time deadline) {
+absl::StatusOr<int64_t> DevicePlane::AwaitTurn(ProcessSetId process_set, int64_t number,
+                                               int32_t device, absl::Span<std::byte> memory,
+                                               absl::Time deadline) {
   COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceRuntime> devices, access_.Devices());
   COORDD_RETURN_IF_ERROR(CheckMemory(*devices, device, memory));
-  COORDD_ASSIGN_OR_RETURN(const DeviceDecision decision,
-                          AwaitDecision(process_set, device, deadline));
-  if (!decision.nccl) {
-    return absl::UnimplementedError(absl::StrCat(
-        "memory is registered with NCCL, which not all ranks have: ", decision.why_not));
-  }
-  if (!decision.registers) {
-    return absl::UnimplementedError(
-        "not all ranks register memory with NCCL: COORDD_GPU_REGISTER is 0 on one, or its NCCL is "
-        "older than 2.19");
-  }
   DeviceRegistrations& registrations = backend_.registrations();
   COORDD_RETURN_IF_ERROR(registrations.Give(process_set, number, memory));
   IdleWait idle(1, 1);
@@ -227,7 +215,23 @@ absl::StatusOr<std::optional<int64_t>> DevicePlane::AwaitMemory(ProcessSetId pro
     }
     idle.Wait();
   }
-  return decision.windows ? windows : std::nullopt;
+  return *windows;
+}
+
+absl::StatusOr<bool> DevicePlane::AwaitMemory(ProcessSetId process_set, int32_t device,
+                                              absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const DeviceDecision decision,
+                          AwaitDecision(process_set, device, deadline));
+  if (!decision.nccl) {
+    return absl::UnimplementedError(absl::StrCat(
+        "memory is registered with NCCL, which not all ranks have: ", decision.why_not));
+  }
+  if (!decision.registers) {
+    return absl::UnimplementedError(
+        "not all ranks register memory with NCCL: COORDD_GPU_REGISTER is 0 on one, or its NCCL is "
+        "older than 2.19");
+  }
+  return decision.windows;
 }
 
 absl::Status DevicePlane::ReleaseMemory(ProcessSetId process_set, const std::byte* memory,

@@ -108,21 +108,27 @@ class DevicePlane {
   void EndLane(LaneId lane);
 
   // Memory of the program on a device that NCCL is to know, in the set's communicators, as long as
-  // the generation lasts. Collective: all ranks of the set call alike: BeginMemory, whose number is
-  // equal on all ranks, AwaitMemory, and submit an allgather of the name that ExpectMemory returns;
-  // if it was not launched (WasLaunched) but staged, another one. Where there may be windows they
-  // agree on whether this is one in between. EndMemory ends what has begun, however.
+  // the generation lasts. Collective: all ranks of the set call alike: BeginMemory, AwaitTurn, then
+  // they meet, AwaitMemory, and submit an allgather of the name that ExpectMemory returns; if it
+  // was not launched (WasLaunched) but staged, another one. Where there may be windows they agree
+  // on whether this is one in between. EndMemory ends what has begun, however.
   int64_t BeginMemory(ProcessSetId process_set) {
     return backend_.registrations().Begin(process_set);
   }
-  // Returns WindowClaim's windows, where there may be some. UNIMPLEMENTED: not all ranks can, and
-  // why; INVALID_ARGUMENT: it is not the device's, or registered already; RESOURCE_EXHAUSTED;
-  // DEADLINE_EXCEEDED.
-  absl::StatusOr<std::optional<int64_t>> AwaitMemory(ProcessSetId process_set, int64_t number,
-                                                     int32_t device, absl::Span<std::byte> memory,
-                                                     absl::Time deadline);
-  std::string ExpectMemory(ProcessSetId process_set, int64_t number, bool as_window) {
-    return backend_.registrations().Expect(process_set, number, as_window);
+  // Returns WindowClaim's windows. INVALID_ARGUMENT: it is not the device's, or registered already;
+  // RESOURCE_EXHAUSTED; DEADLINE_EXCEEDED.
+  absl::StatusOr<int64_t> AwaitTurn(ProcessSetId process_set, int64_t number, int32_t device,
+                                    absl::Span<std::byte> memory, absl::Time deadline);
+  MemoryMeetings& meetings() { return backend_.meetings(); }
+  // nullopt: it has ended.
+  std::optional<std::vector<int32_t>> MembersOf(ProcessSetId process_set) {
+    return agreements_.FindMembers(process_set);
+  }
+  // Whether there may be windows. UNIMPLEMENTED: not all ranks can, and why; DEADLINE_EXCEEDED.
+  absl::StatusOr<bool> AwaitMemory(ProcessSetId process_set, int32_t device, absl::Time deadline);
+  std::string ExpectMemory(ProcessSetId process_set, int64_t number, int64_t meeting,
+                           bool as_window) {
+    return backend_.registrations().Expect(process_set, number, meeting, as_window);
   }
   bool WasLaunched(ProcessSetId process_set, int64_t number) {
     return backend_.registrations().WasApplied(process_set, number);

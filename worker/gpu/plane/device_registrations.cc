@@ -28,10 +28,10 @@ bool IsMarker(const BatchJob& batch, const TensorJob& tensor) {
 
 }  // namespace
 
-std::string DeviceRegistrations::NameOf(ProcessSetId process_set, int64_t number,
+std::string DeviceRegistrations::NameOf(ProcessSetId process_set,
                                         const Registration& registration) {
-  return absl::StrCat(kMarker, ToInt(process_set), "/", number, "/", registration.expected,
-                      *registration.as_window ? "/window" : "");
+  return absl::StrCat(kMarker, ToInt(process_set), "/", registration.meeting, "/",
+                      registration.expected, *registration.as_window ? "/window" : "");
 }
 
 int64_t DeviceRegistrations::Begin(ProcessSetId process_set) {
@@ -71,18 +71,20 @@ std::optional<int64_t> DeviceRegistrations::TakeTurn(ProcessSetId process_set, i
   for (const auto& [other_number, other] : registrations) {
     if (other_number < number && !other.ended) return std::nullopt;
     if (other.gone != nullptr && !IsGone(other.gone)) return std::nullopt;
-    if (other.gone == nullptr && other.as_window.value_or(false)) windows.push_back(other_number);
+    if (other.gone == nullptr && other.as_window.value_or(false)) windows.push_back(other.meeting);
   }
   registrations.at(number).has_turn = true;
   return DigestOf(windows);
 }
 
-std::string DeviceRegistrations::Expect(ProcessSetId process_set, int64_t number, bool as_window) {
+std::string DeviceRegistrations::Expect(ProcessSetId process_set, int64_t number, int64_t meeting,
+                                        bool as_window) {
   MutexLock lock(&mu_);
   Registration& registration = sets_[process_set].registrations.at(number);
   registration.as_window = as_window;
+  registration.meeting = meeting;
   ++registration.expected;
-  return NameOf(process_set, number, registration);
+  return NameOf(process_set, registration);
 }
 
 bool DeviceRegistrations::WasApplied(ProcessSetId process_set, int64_t number) {
@@ -101,7 +103,7 @@ void DeviceRegistrations::End(ProcessSetId process_set, int64_t number) {
 DeviceRegistrations::Registration* DeviceRegistrations::Find(ProcessSetId process_set,
                                                              absl::string_view name) {
   for (auto& [number, registration] : sets_[process_set].registrations) {
-    if (registration.as_window.has_value() && name == NameOf(process_set, number, registration))
+    if (registration.as_window.has_value() && name == NameOf(process_set, registration))
       return &registration;
   }
   return nullptr;

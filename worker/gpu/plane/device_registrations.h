@@ -34,8 +34,7 @@ class DeviceRegistrations {
   static constexpr size_t kRegionsMax = 64;
   using Region = absl::Span<std::byte>;
 
-  // Takes a number, equal on all ranks, who call alike. So every call takes one, whatever becomes
-  // of it on this rank, and ends it by End.
+  // Takes a number of this rank's, in the order of its calls, and ends it by End.
   int64_t Begin(ProcessSetId process_set);
   // What is to be registered. INVALID_ARGUMENT: it overlaps with what is there. RESOURCE_EXHAUSTED.
   absl::Status Give(ProcessSetId process_set, int64_t number, Region region);
@@ -43,8 +42,9 @@ class DeviceRegistrations {
   // nothing while one that has begun before is not over, or memory is on its way out. Then DigestOf
   // the set's windows, none of which leaves until End.
   std::optional<int64_t> TakeTurn(ProcessSetId process_set, int64_t number);
-  // Returns the name of the marker that is to be submitted, another one each time.
-  std::string Expect(ProcessSetId process_set, int64_t number, bool as_window);
+  // Returns the name of the marker that is to be submitted, another one each time. `meeting`: that
+  // of all ranks (MemoryMeetings), whose number they have alike.
+  std::string Expect(ProcessSetId process_set, int64_t number, int64_t meeting, bool as_window);
   // When the marker is through, however: whether it was launched.
   bool WasApplied(ProcessSetId process_set, int64_t number);
   // It is over. What was not applied is not expected any more.
@@ -76,6 +76,7 @@ class DeviceRegistrations {
   struct Registration {
     Region region;                  // empty: not given yet
     std::optional<bool> as_window;  // once it is expected
+    int64_t meeting = 0;            // likewise
     int expected = 0;               // so often
     bool has_turn = false;
     bool applied = false;
@@ -87,8 +88,7 @@ class DeviceRegistrations {
     int64_t next = 0;
     Registrations registrations;  // also what has begun
   };
-  static std::string NameOf(ProcessSetId process_set, int64_t number,
-                            const Registration& registration);
+  static std::string NameOf(ProcessSetId process_set, const Registration& registration);
   // nullptr: it is no marker's, or nothing is expected.
   Registration* Find(ProcessSetId process_set, absl::string_view name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -53,7 +53,7 @@ def register_memory(tensor: torch.Tensor, process_set: ProcessSet = global_proce
     all ranks' are as large; else one warning says whose is not.
 
     It ends with the generation: after HorovodInternalError, register again. timeout: seconds for the others to come; 0:
-    COORDD_TIMEOUT. HorovodInternalError: a rank was lost or did not come. NotImplementedError or ValueError: not all ranks can
+    COORDD_TIMEOUT. HorovodInternalError: a rank was lost or did not come, and which. NotImplementedError or ValueError: not all ranks can
     register (COORDD_GPU_REGISTER=0, no NCCL, one before 2.19), or the memory overlaps with what is registered.
     """
     memory = _memory("register_memory", tensor)

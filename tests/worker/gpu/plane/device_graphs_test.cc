@@ -5,10 +5,14 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/base/dynamic_library.h"
+#include "tests/worker/support/closed_store.h"
 #include "tests/worker/support/device_tensors_fixture.h"
 #include "worker/gpu/cuda/device_kernels.h"
 #include "worker/gpu/cuda/stream_capture.h"
@@ -158,6 +162,77 @@ TEST_F(DeviceGraphsTest, ItsCommunicatorIsFreedWhenTheProgramsGraphsAreGone) {
   graph.reset();
   while (FakeNcclLiveCommunicators() > 0) std::this_thread::yield();
   EXPECT_EQ(TakeBrokenNcclRule(), "");
+}
+
+// Two ranks that have prepared, whose store will be closed.
+class DeviceGraphsEndTest : public ::testing::Test {
+ protected:
+  DeviceGraphsEndTest() {
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      GpuSeams seams;
+      seams.open_devices = [this]() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
+        return nccl_->device;
+      };
+      seams.open_nccl =
+          [this](std::shared_ptr<DeviceRuntime>) -> absl::StatusOr<std::shared_ptr<NcclRuntime>> {
+        return nccl_;
+      };
+      accesses_.push_back(std::make_unique<GpuAccess>(std::move(seams)));
+      DeviceGraphs::Hooks hooks;
+      hooks.claim = [](int32_t) { return absl::OkStatus(); };
+      hooks.agree = [](ProcessSetId) {
+        DeviceDecision decision;
+        decision.nccl = true;
+        return std::make_optional<absl::StatusOr<DeviceDecision>>(decision);
+      };
+      hooks.failed = [] {};
+      NcclBackendOptions options;
+      options.device = rank;
+      ranks_.push_back(std::make_unique<DeviceGraphs>(GroupLayout::OneNode(Rank{rank}, 2),
+                                                      *accesses_.back(), store_, Clock::Real(),
+                                                      options, std::move(hooks)));
+    }
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([this, rank] {
+        EXPECT_THAT(ranks_[static_cast<size_t>(rank)]->Prepare(ProcessSetId{0}, rank, Limit()),
+                    IsOk());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  ~DeviceGraphsEndTest() override {
+    for (const auto& graphs : ranks_) {
+      graphs->Abort();
+      graphs->Told();
+    }
+    for (const auto& graphs : ranks_) graphs->End();
+  }
+
+  static absl::Time Limit() { return Clock::Real().Now() + kHangLimit; }
+  // The store is closed behind so many calls of this check.
+  void ExpectEnd(size_t rank, int calls) {
+    left_ = calls;
+    EXPECT_THAT(ranks_[rank]->Check(ProcessSetId{0}, Limit()),
+                StatusIs(absl::StatusCode::kAborted, testing::EndsWith("generation 1 is over")));
+    EXPECT_EQ(left_, 0);
+    left_ = -1;
+  }
+
+  std::atomic<int> left_ = -1;
+  ClosingStore store_{left_};
+  std::shared_ptr<NcclRuntime> nccl_ = OpenFakeGpus();
+  std::vector<std::unique_ptr<GpuAccess>> accesses_;
+  std::vector<std::unique_ptr<DeviceGraphs>> ranks_;
+};
+
+// It is no mistake of the program's that its graphs cannot be compared then.
+TEST_F(DeviceGraphsEndTest, AStoreThatIsClosedMeanwhileIsTheEndOfTheGeneration) {
+  ExpectEnd(1, 0);  // while it says what it has captured,
+  ExpectEnd(1, 1);  // and while it waits for the verdict
+  ExpectEnd(0, 0);
+  ExpectEnd(0, 3);  // of the second check, while it says the verdict
+  ExpectEnd(0, 1);  // while it reads what the others have captured
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Registrations of a rank: one goes behind the other, and every call takes a number.
+// Registrations of a rank: one goes behind the other.
 #include "worker/gpu/plane/device_registrations.h"
 
 #include <gmock/gmock.h>
@@ -38,19 +38,19 @@ TEST_F(DeviceRegistrationsTest, OneHasItsTurnWhenAllThatBeganBeforeAreOver) {
   registrations_.End(kSet, first);
   // The first was given up.
   EXPECT_EQ(registrations_.TakeTurn(kSet, second), DigestOf({}));
-  EXPECT_NE(registrations_.Expect(kSet, second, /*as_window=*/true),
-            registrations_.Expect(kSet, second, /*as_window=*/true));
+  const std::string name = registrations_.Expect(kSet, second, /*meeting=*/7, /*as_window=*/true);
+  EXPECT_THAT(name, HasSubstr("/7/"));
+  EXPECT_NE(registrations_.Expect(kSet, second, 7, true), name);
 }
 
-TEST_F(DeviceRegistrationsTest, WhatIsRefusedTakesANumberAsWhatOtherRanksRegister) {
+TEST_F(DeviceRegistrationsTest, WhatIsRefusedHoldsUpNobody) {
   registrations_.End(kSet, registrations_.Begin(kSet));
-  const int64_t first = BeginWith(0);
-  EXPECT_EQ(first, 1);
+  BeginWith(0);
   const int64_t second = registrations_.Begin(kSet);
   EXPECT_THAT(registrations_.Give(kSet, second, Region(0)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("overlaps with 64 bytes")));
   registrations_.End(kSet, second);
-  EXPECT_EQ(BeginWith(1), 3);
+  EXPECT_THAT(registrations_.Give(kSet, registrations_.Begin(kSet), Region(1)), IsOk());
 }
 
 TEST_F(DeviceRegistrationsTest, OfASetThereAreNoMoreThanItMayHave) {

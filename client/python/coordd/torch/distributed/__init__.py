@@ -11,8 +11,8 @@ init_method="coordd://" has coordd keep what torch's stores keep, for groups of 
 
 recover() goes on without ranks that were lost, in a job of `coordrun --min-np`; share_newest() decides with whose state.
 
-register_buckets() has NCCL know the buckets of a DistributedDataParallel, register_all_gathers() what fully_shard gathers into, so
-that it needs no copies of its own.
+register_buckets() has NCCL know the buckets of a DistributedDataParallel, register_all_gathers() what fully_shard gathers into and
+register_reduce_scatters() what it reduces gradients in, so that NCCL needs no copies of its own.
 
 replace("gloo") has that name mean coordd, for programs that accept only names that they know.
 """
@@ -25,12 +25,13 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if
     raise ImportError(f"coordd.torch.distributed: torch {torch.__version__} does not let Python define a backend: expected 2.1 or "
                       "later; coordd.torch and coordd.torch.ddp_hook serve this one")
 
-from coordd.torch.distributed._buckets import RegisteredBuckets, register_all_gathers, register_buckets  # noqa: E402
+from coordd.torch.distributed._buckets import (  # noqa: E402
+    RegisteredBuckets, register_all_gathers, register_buckets, register_reduce_scatters)
 from coordd.torch.distributed._recovery import recover, share_newest  # noqa: E402
 from coordd.torch.distributed._registration import register, replace  # noqa: E402
 from coordd.torch.distributed._store import Store, connect  # noqa: E402
 
 register()
 
-__all__ = ["RegisteredBuckets", "Store", "connect", "recover", "register", "register_all_gathers", "register_buckets", "replace",
-           "share_newest"]
+__all__ = ["RegisteredBuckets", "Store", "connect", "recover", "register", "register_all_gathers", "register_buckets",
+           "register_reduce_scatters", "replace", "share_newest"]

@@ -108,18 +108,34 @@ def register_all_gathers(model: Any, buffers: int = 3) -> Any:
     From the second forward pass on parameters are gathered into so many `buffers`, each as large as the largest gathered group of
     parameters, in memory of NCCL's (`mem_allocator`) that all ranks have registered: NCCL moves from and to it without a copy of its
     own. torch has two at work, and one more for each layer that set_modules_to_forward_prefetch() names; what finds none free
-    takes torch's memory, on all ranks alike. Gradients (reduce_scatter) stay in torch's memory, since those that it leaves in
-    place live as long as the optimizer wants. deregister() ends that; after recover() the model is sharded anew.
+    takes torch's memory, on all ranks alike. deregister() ends that; after recover() the model is sharded anew.
 
     Errors as register_buckets(); ValueError also: it is sharded over several process groups, it has all-gathers of its own, or `buffers`
     is not 2 to 64 and equal on all ranks; TypeError: it is no whole number. NotImplementedError also, on this rank alone: a torch without
     set_custom_all_gather, or that holds its buffers in another way than is known (2.15's is)."""
+    _require_custom("register_all_gathers", "set_custom_all_gather")
+    from coordd.torch.distributed import _all_gathers
+    return _all_gathers.register(model, buffers)
+
+
+def register_reduce_scatters(model: Any, buffers: int = 2) -> Any:
+    """The same of the gradients: collective, on a model as of register_all_gathers(), before or behind that:
+
+        scatters = coordd.torch.distributed.register_reduce_scatters(model)
+
+    From the forward pass behind the first reduced gradients on, those are reduced in so many `buffers`, each as large as the largest
+    group's with its result, and copied to where torch has them. torch has one at work, or what set_reduce_scatter_max_input_buffers()
+    says. Errors likewise; `buffers` is 1 to 64."""
+    _require_custom("register_reduce_scatters", "set_custom_reduce_scatter")
+    from coordd.torch.distributed import _reduce_scatters
+    return _reduce_scatters.register(model, buffers)
+
+
+def _require_custom(what: str, method: str) -> None:
     try:
         from torch.distributed.fsdp import FSDPModule
-        known = hasattr(FSDPModule, "set_custom_all_gather")
+        known = hasattr(FSDPModule, method)
     except ImportError:
         known = False
     if not known:
-        raise NotImplementedError(f"register_all_gathers: torch {torch.__version__} has no set_custom_all_gather")
-    from coordd.torch.distributed import _all_gathers
-    return _all_gathers.register(model, buffers)
+        raise NotImplementedError(f"{what}: torch {torch.__version__} has no {method}")
