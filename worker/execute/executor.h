@@ -225,11 +225,11 @@ class Executor {
   // It is at the backend: what ends it.
   CollectiveBackend::Done NoteDirect(std::shared_ptr<DirectRun> run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  // `is_seated`: this thread has the seat, which it leaves.
+  // `wait`: that of this thread, which has the seat, and leaves it; nullptr: it has to take it.
   std::optional<absl::Status> GoOn(DirectRun& run, absl::Time pause, const GenerationEnd& end,
-                                   bool is_seated);
-  void DriveDirect(const DirectRun& run, const std::function<bool()>& stops) noexcept
-      ABSL_UNLOCK_FUNCTION(seat_);
+                                   IdleWait* wait);
+  void DriveDirect(const DirectRun& run, const std::function<bool()>& stops,
+                   IdleWait& wait) noexcept ABSL_UNLOCK_FUNCTION(seat_);
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) { return at_backend_.empty(); }
   bool LeavesSomething() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // For whom the rest is, if there is any.

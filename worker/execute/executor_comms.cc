@@ -149,17 +149,17 @@ std::optional<absl::Status> Executor::RunAgain(const CollectiveArgs& args, absl:
   }
   if (since == absl::InfinitePast()) since = clock_.Now();
   begun->deadline = begun->give_up = since + timeout;
-  return GoOn(*begun, since + most, end, /*is_seated=*/true);
+  return GoOn(*begun, since + most, end, &wait);
 }
 
 std::optional<absl::Status> Executor::GoOnDirect(DirectRun& run, absl::Time pause,
                                                  const GenerationEnd& end) {
-  return GoOn(run, pause, end, /*is_seated=*/false);
+  return GoOn(run, pause, end, /*wait=*/nullptr);
 }
 
 std::optional<absl::Status> Executor::GoOn(DirectRun& run, absl::Time pause,
                                            const GenerationEnd& end,
-                                           bool is_seated) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                           IdleWait* wait) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const auto has_ended = [&run] { return run.ended.load(std::memory_order_acquire); };
   const auto gives_up = [&](absl::Time now) {
     if (end.ended()) run.give_up = std::min(run.give_up, now + kGraceAfterEnd);
@@ -170,7 +170,12 @@ std::optional<absl::Status> Executor::GoOn(DirectRun& run, absl::Time pause,
     return gives_up(now) || now >= pause;
   };
   while (!has_ended()) {
-    if (std::exchange(is_seated, false) || seat_.TryTake()) DriveDirect(run, stops);
+    if (IdleWait* const seated = std::exchange(wait, nullptr); seated != nullptr) {
+      DriveDirect(run, stops, *seated);
+    } else if (seat_.TryTake()) {
+      IdleWait fresh(options_.polling_threads, options_.cores);
+      DriveDirect(run, stops, fresh);
+    }
     if (has_ended()) break;
     const absl::Time now = clock_.Now();
     if (!run.gave_up && gives_up(now)) {
@@ -245,8 +250,8 @@ void Executor::Take(Exchange& exchange) {
   std::move (*done)(launched);
 }
 
-void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& stops) noexcept {
-  IdleWait wait(options_.polling_threads, options_.cores);
+void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& stops,
+                           IdleWait& wait) noexcept {
   while (!run.ended.load(std::memory_order_acquire)) {
     if (Sweep()) {
       wait.Reset();

@@ -261,7 +261,9 @@ TEST(NodeSession, ARelayThatBreaksTheProtocolIsToldWhy) {
 // it.
 TEST(NodeSession, WhatManyMembersAreAnsweredWaitsForWhoReadsAndForNobodyElse) {
   constexpr int kMembers = 300, kTensors = 300;  // 100 MiB of answers
-  TestServer server;
+  CoordServerOptions options = TestServerOptions();
+  options.decisions.lease = absl::Minutes(10);  // nobody's heart beats while they are read
+  TestServer server(options);
   RawNode node(server.Channel());
   std::vector<int32_t> members;
   for (int32_t member = 1; member <= kMembers; ++member) {
