@@ -54,7 +54,7 @@ def check_pools_of_memory_are_of_all_ranks_and_of_a_gpu():
     backend().register_mem_pool(empty)
     backend().deregister_mem_pool(empty)
     refused(ValueError, "expected a pool", lambda: backend().deregister_mem_pool(empty))
-    refused(ValueError, "expected that, or symm=False", lambda: backend().register_mem_pool(empty, symm=True))
+    refused(ValueError, "without it expected symm=False", lambda: backend().register_mem_pool(empty, symm=True))
     if size > 1:
         refused(ValueError, "one number on all ranks", lambda: backend().register_mem_pool(Pool(rank)))
     refused(Exception, "device", lambda: backend().register_mem_pool(Pool(1)))
