@@ -347,10 +347,9 @@ void HostBackend::StartAlltoall(LaneId id, HostLane& lane) {
 }
 
 bool HostBackend::MakeRoom(HostLane& lane, int64_t scratch_bytes) {
-  if (lane.MakeRoom(scratch_bytes)) return true;
-  FailAll(absl::ResourceExhaustedError(
-      absl::StrCat("no memory for ", scratch_bytes, " bytes of scratch of a collective")));
-  return false;
+  const absl::Status room = lane.MakeRoom(scratch_bytes);
+  if (!room.ok()) FailAll(room);
+  return room.ok();
 }
 
 absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const HostBatch& batch) {

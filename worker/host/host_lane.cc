@@ -9,11 +9,6 @@ namespace {
 
 constexpr int64_t kAlignmentBytes = 64;
 
-absl::Status NoScratch(int64_t bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no memory for ", bytes, " bytes of scratch of a collective"));
-}
-
 }  // namespace
 
 bool KeptRun::Does(const CollectiveArgs& args) const {
@@ -71,11 +66,13 @@ void HostLane::RemoveFront() {
   spare.splice(spare.end(), queue, queue.begin());
 }
 
-bool HostLane::MakeRoom(int64_t scratch_bytes) {
-  if (memory.size_bytes() >= scratch_bytes) return true;
+absl::Status HostLane::MakeRoom(int64_t scratch_bytes) {
+  if (memory.size_bytes() >= scratch_bytes) return absl::OkStatus();
   kept.Forget();
   memory = AlignedBuffer(scratch_bytes);
-  return memory.size_bytes() >= scratch_bytes;
+  if (memory.size_bytes() >= scratch_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no memory for ", scratch_bytes, " bytes of scratch of a collective"));
 }
 
 void HostLane::StartSchedule(const CollectiveArgs& args, const HostGroup& group,
@@ -89,9 +86,9 @@ void HostLane::StartSchedule(const CollectiveArgs& args, const HostGroup& group,
   const int64_t scratch_bytes =
       (schedule.scratch_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
   const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options);
-  const bool enough = MakeRoom(scratch_bytes + segment_bytes);
+  const absl::Status room = MakeRoom(scratch_bytes + segment_bytes);
   RunBuffers buffers{args.input, args.output, {}, {}};
-  if (enough) {
+  if (room.ok()) {
     buffers.scratch = memory.span().subspan(0, static_cast<size_t>(schedule.scratch_bytes));
     buffers.segments = memory.span().subspan(static_cast<size_t>(scratch_bytes),
                                              static_cast<size_t>(segment_bytes));
@@ -100,7 +97,7 @@ void HostLane::StartSchedule(const CollectiveArgs& args, const HostGroup& group,
                                               Tag{args.lane, args.sequence}, buffers, transport,
                                               options, group.members);
   kept.Expect(args, *made);
-  if (!enough) made->Fail(NoScratch(scratch_bytes + segment_bytes));
+  if (!room.ok()) made->Fail(room);
   run = std::move(made);
 }
 

@@ -74,8 +74,8 @@ struct HostLane {
 
   void Put(HostBatch batch);
   void RemoveFront();
-  // Whether there is so much scratch now.
-  bool MakeRoom(int64_t scratch_bytes);
+  // Has so much scratch. RESOURCE_EXHAUSTED.
+  absl::Status MakeRoom(int64_t scratch_bytes);
   // Begins a run of messages by the schedule of the algorithm. Without memory it has failed.
   void StartSchedule(const CollectiveArgs& args, const HostGroup& group, Algorithm algorithm,
                      const RunOptions& options, Transport& transport);

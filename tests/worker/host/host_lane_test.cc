@@ -105,10 +105,10 @@ TEST_F(HostLaneTest, KeepsNothingThatHasFailed) {
 // Its scratch is that of the lane.
 TEST_F(HostLaneTest, ForgetsARunWhoseScratchGoes) {
   Run(Allreduce(10));
-  EXPECT_TRUE(lane_.MakeRoom(1 << 20));
+  EXPECT_EQ(lane_.MakeRoom(1 << 20), absl::OkStatus());
   EXPECT_FALSE(lane_.kept.Does(Allreduce(10)));
   Run(Allreduce(10));
-  EXPECT_TRUE(lane_.MakeRoom(1 << 10));  // there is as much already
+  EXPECT_EQ(lane_.MakeRoom(1 << 10), absl::OkStatus());  // there is as much already
   EXPECT_TRUE(lane_.kept.Does(Allreduce(10)));
 }
 

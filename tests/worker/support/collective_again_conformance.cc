@@ -2,7 +2,8 @@
 // launches them or executes them at once, to the end or for a while.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
+#include <cstring>
 #include <limits>
 #include <thread>
 
