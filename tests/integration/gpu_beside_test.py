@@ -86,8 +86,9 @@ class GpuBesideTest(GpuCase):
         words = [["t", "T", "c", "C", *self.AGAIN], ["c", "C", "t", "T", *self.AGAIN], *self.OTHERS]
         self.stands_until_a_loss(words, r"started on ranks 1, 2, 3, enqueued behind the program's own work on rank 0 \(GPU-[0-9a-f-]+, host [^)]+\)")
 
-    # One program on all ranks. On rank 0 the neighbours' sum comes to the device first, on rank 1 coordd's call does.
-    UNORDERED = [["c", "t", "busy", "say:called", "T", "C", *AGAIN],
+    # One program on all ranks. On rank 0 the neighbours' sum comes to the device first, on rank 1 coordd's call does. Rank 0's stream
+    # waits for that sum before the others are told: in a queue that all streams share this wait stands in front of coordd's kernel.
+    UNORDERED = [["c", "t", "busy", "T", "say:called", "C", *AGAIN],
                  ["hear:called", "c", "on:C", "busy", "t", "T", "C", *AGAIN],
                  *[["hear:called", *words] for words in OTHERS]]
     # coordd's is the first of its stream everywhere; what keeps it from the device is not coordd's to see.
