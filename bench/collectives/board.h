@@ -42,6 +42,7 @@ struct CollectivesPlan {
   Path path = Path::kBare;
   double seconds = 0.1;  // of each cell and pass
   bool stale = false;    // buffers are left alone between operations
+  int32_t offset = 0;    // bytes between a page's beginning and that of a private buffer
 };
 
 inline constexpr int32_t kMaxBenchRanks = 64;

@@ -218,6 +218,10 @@ absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
 }
 
 absl::Status CanBeMeasured(const CollectivesOptions& options) {
+  if (options.plan.offset % 4 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--offset ", options.plan.offset,
+                                                   ": expected a multiple of 4, as floats stand"));
+  }
   if (options.plan.ranks % options.nodes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--nodes ", options.nodes, ": ",
                                                    options.plan.ranks,

@@ -44,8 +44,8 @@ double Quantile(std::vector<double> values, double part) {
   return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// What peers get: pages of 4 KiB, aligned to 2 MiB.
-float* PrivateBuffer(int64_t bytes) {
+// What peers get: pages of 4 KiB, aligned to 2 MiB, or so many bytes behind that.
+float* PrivateBuffer(int64_t bytes, int32_t offset) {
   constexpr size_t kAlignment = size_t{2} << 20;
   void* const memory = mmap(nullptr, static_cast<size_t>(bytes) + kAlignment,
                             PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -54,7 +54,8 @@ float* PrivateBuffer(int64_t bytes) {
     std::_Exit(1);
   }
   const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
-  return reinterpret_cast<float*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  return reinterpret_cast<float*>((address + kAlignment - 1) / kAlignment * kAlignment +
+                                  static_cast<uintptr_t>(offset));
 }
 
 class Rank {
@@ -70,11 +71,12 @@ class Rank {
     CPU_ZERO(&set);
     CPU_SET(static_cast<size_t>(rank_ % plan_.cores), &set);
     sched_setaffinity(0, sizeof(set), &set);
-    const int64_t bytes = plan_.bytes_max + 4096;
+    constexpr int64_t kPage = 4096;
+    const int64_t bytes = plan_.bytes_max + 2 * kPage;
     input_ = calls_.Buffer(bytes);
     output_ = calls_.Buffer(bytes);
-    if (input_ == nullptr) input_ = PrivateBuffer(bytes);
-    if (output_ == nullptr) output_ = PrivateBuffer(bytes);
+    if (input_ == nullptr) input_ = PrivateBuffer(bytes, plan_.offset);
+    if (output_ == nullptr) output_ = PrivateBuffer(bytes, plan_.offset);
     std::memset(input_, 0, static_cast<size_t>(plan_.bytes_max));
     std::memset(output_, 0, static_cast<size_t>(plan_.bytes_max));
   }

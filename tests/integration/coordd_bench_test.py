@@ -55,10 +55,10 @@ class CoorddBenchTest(processes.TestCase):
         self.assert_nothing_left()
 
     def test_collectives_of_real_processes(self):
-        for path, transport, buffers in (("bare", "mapped", "registered"), ("bare", "shm", "private"),
-                                         ("scheduled", "mapped", "private"), ("negotiated", "shm", "private")):
+        for path, transport, buffers, offset in (("bare", "mapped", "registered", "0"), ("bare", "shm", "private", "16"),
+                                                 ("scheduled", "mapped", "private", "4"), ("negotiated", "shm", "private", "0")):
             found = self.bench("collectives", "--ranks", "2", "--max", "4096", "--seconds", "0.001", "--path", path,
-                               "--transport", transport, "--buffers", buffers)
+                               "--transport", transport, "--buffers", buffers, "--offset", offset)
             # 4 to 4096 bytes; blocks of one float from 16 bytes on.
             cells = {(row["op"], row["in_place"]): 0 for row in found["rows"]}
             for row in found["rows"]:
@@ -151,7 +151,7 @@ class CoorddBenchTest(processes.TestCase):
 
     def test_what_cannot_be_measured_is_refused(self):
         for arguments in ([], ["control"], ["control", "--idle", "--cached"], ["control", "--state"],
-                          ["collectives", "--ops", "sum"], ["collectives", "--buffers", "registered", "--on-failure", "continue"],
+                          ["collectives", "--ops", "sum"], ["collectives", "--offset", "4096"], ["collectives", "--offset", "6"], ["collectives", "--buffers", "registered", "--on-failure", "continue"],
                           ["recovery", "--workers", "1"], ["recovery", "--victim", "rank 1"]):
             status, text = self.run_command(program("coordd-bench"), *arguments)
             self.assertNotEqual(status, 0, text)

@@ -1,10 +1,10 @@
 #include "worker/algorithms/collective_run.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
+#include "worker/base/copy_bytes.h"
 #include "worker/numeric/reduce_kernels.h"
 
 namespace coordd {
@@ -195,8 +195,8 @@ void CollectiveRun::RunLocals(const AlgorithmStep& step) {
     std::byte* to = Write(local.to).data();
     if (local.second) {
       Combine(local.to, first, Read(*local.second).data());
-    } else if (to != first) {
-      std::memcpy(to, first, static_cast<size_t>(local.to.size_bytes));
+    } else {
+      CopyBytes(to, first, local.to.size_bytes);
     }
   }
 }

@@ -55,6 +55,23 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
 
 void StreamFence() { _mm_sfence(); }
 
+void CopyByVectors(std::byte* to, const std::byte* from, int64_t size_bytes) {
+  int64_t at = 0;
+  for (; at + kLineBytes <= size_bytes; at += kLineBytes) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + at);
+    auto* target = reinterpret_cast<__m128i*>(to + at);
+    const __m128i a = _mm_loadu_si128(source);
+    const __m128i b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2);
+    const __m128i d = _mm_loadu_si128(source + 3);
+    _mm_storeu_si128(target, a);
+    _mm_storeu_si128(target + 1, b);
+    _mm_storeu_si128(target + 2, c);
+    _mm_storeu_si128(target + 3, d);
+  }
+  std::memcpy(to + at, from + at, static_cast<size_t>(size_bytes - at));
+}
+
 namespace {
 
 // PREFETCHW, which compilers emit for __builtin_prefetch only where the whole file may use it.
@@ -81,6 +98,10 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
 }
 
 void StreamFence() {}
+
+void CopyByVectors(std::byte* to, const std::byte* from, int64_t size_bytes) {
+  std::memcpy(to, from, static_cast<size_t>(size_bytes));
+}
 
 void FetchToWrite(const std::byte* begin, int64_t size_bytes) {
   for (int64_t at = 0; at < size_bytes; at += kLineBytes) __builtin_prefetch(begin + at, /*rw=*/1);

@@ -13,9 +13,27 @@ inline int64_t SizeOf(absl::Span<const std::byte> bytes) {
   return static_cast<int64_t>(bytes.size());
 }
 
+// Whether `rep movsb`, by which memcpy (as of Debian 12's glibc) and kernels copy what is large, is
+// slow between these addresses on AMD's Zen 3 and 4: sixteen times as slow where the target lies 1
+// to 31 bytes behind the source, whole pages left out (sourceware.org, bug 30994). Memory of malloc
+// for large arrays lies 16 bytes behind a page's beginning, an arena's at one.
+inline bool IsSlowForRepMovsb(const std::byte* to, const std::byte* from) {
+  constexpr uintptr_t kPage = 4096, kSlow = 32;
+  const uintptr_t behind =
+      (reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from)) % kPage;
+  return behind != 0 && behind < kSlow;
+}
+
+// As memcpy, by stores of 16 bytes.
+void CopyByVectors(std::byte* to, const std::byte* from, int64_t size_bytes);
+
 // Copies as memcpy does; with no bytes, and onto themselves, it does nothing.
 inline void CopyBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
-  if (size_bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(size_bytes));
+  constexpr int64_t kMovsbMin = 2048;
+  if (size_bytes <= 0 || to == from) return;
+  if (size_bytes >= kMovsbMin && IsSlowForRepMovsb(to, from))
+    return CopyByVectors(to, from, size_bytes);
+  std::memcpy(to, from, static_cast<size_t>(size_bytes));
 }
 
 // As memcpy, but past the caches where the processor can: the stored lines are not read first, and

@@ -1,22 +1,20 @@
 #include "worker/execute/tensor_move.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "worker/base/aligned_buffer.h"
+#include "worker/base/copy_bytes.h"
 #include "worker/numeric/integer_average.h"
 #include "worker/numeric/reduce_kernels.h"
 
 namespace coordd {
 
 void RunOnHost(const TensorMove& move) {
-  // memcpy with a null pointer is undefined even for no bytes; empty tensors have null buffers.
-  if (move.bytes == 0) return;
   const int64_t count = move.bytes / SizeOf(move.dtype);
   switch (move.kind) {
     case TensorMove::Kind::kCopy:
-      std::memcpy(move.to, move.from, static_cast<size_t>(move.bytes));
+      CopyBytes(move.to, move.from, move.bytes);
       break;
     case TensorMove::Kind::kScale:
       CopyScaled(move.dtype, move.factor, move.to, move.from, count);

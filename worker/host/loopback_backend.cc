@@ -1,9 +1,8 @@
 #include "worker/host/loopback_backend.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/base/copy_bytes.h"
 #include "worker/interfaces/collective_args.h"
 
 namespace coordd {
@@ -41,7 +40,7 @@ bool LoopbackBackend::Progress() {
       continue;
     }
     if (!args.input.empty() && args.input.data() != args.output.data())
-      std::memcpy(args.output.data(), args.input.data(), args.input.size());
+      CopyBytes(args.output.data(), args.input.data(), SizeOf(args.input));
     std::move(done)(absl::OkStatus());
   }
   return !batch.empty();

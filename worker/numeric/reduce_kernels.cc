@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "common/base/check.h"
+#include "worker/base/copy_bytes.h"
 #include "worker/numeric/float8.h"
 #include "worker/numeric/half.h"
 
@@ -460,8 +461,8 @@ void ReduceAll(DataType dtype, ReduceOp op, std::byte* dst,
     }
     if (sources.size() > 1) {
       Reduce(dtype, op, dst + at, made, sources.back() + at, tile_count);
-    } else if (dst + at != made) {
-      std::memcpy(dst + at, made, static_cast<size_t>(tile_count * element_bytes));
+    } else {
+      CopyBytes(dst + at, made, tile_count * element_bytes);
     }
   }
 }
@@ -477,7 +478,7 @@ void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count) {
 void CopyScaled(DataType dtype, double factor, std::byte* dst, const std::byte* src,
                 int64_t count) {
   if (factor == 1.0) {
-    if (dst != src && count > 0) std::memcpy(dst, src, static_cast<size_t>(count * SizeOf(dtype)));
+    CopyBytes(dst, src, count * SizeOf(dtype));
     return;
   }
   WithElement(dtype, [&]<typename Element>() { ScaleElements<Element>(factor, dst, src, count); });

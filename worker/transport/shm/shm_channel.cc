@@ -1,9 +1,9 @@
 #include "worker/transport/shm/shm_channel.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "worker/base/copy_bytes.h"
 #include "worker/interfaces/peer_status.h"
 
 namespace coordd {
@@ -67,7 +67,7 @@ void ShmChannel::Receive(uint64_t tag, absl::Span<std::byte> bytes, Done done) {
     AnswerAnnounce(arrival.stream, arrival.length, std::move(receive));
   } else {
     if (arrival.payload.size() == receive.bytes.size() && !arrival.payload.empty())
-      std::memcpy(receive.bytes.data(), arrival.payload.data(), arrival.payload.size());
+      CopyBytes(receive.bytes.data(), arrival.payload.data(), SizeOf(arrival.payload));
     FinishEager(std::move(receive), arrival.payload.size(), finished);
   }
   // Its `done` is called by the next Progress.

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "worker/base/copy_bytes.h"
 
 namespace coordd {
 namespace {
@@ -46,8 +46,9 @@ void ShmRingWriter::CopyIn(uint64_t position, const void* bytes, size_t size) {
   if (size == 0) return;
   const uint64_t offset = position & (capacity_bytes_ - 1);
   const size_t first = std::min<size_t>(size, capacity_bytes_ - offset);
-  std::memcpy(data_ + offset, bytes, first);
-  if (size > first) std::memcpy(data_, static_cast<const std::byte*>(bytes) + first, size - first);
+  const auto* const from = static_cast<const std::byte*>(bytes);
+  CopyBytes(data_ + offset, from, static_cast<int64_t>(first));
+  CopyBytes(data_, from + first, static_cast<int64_t>(size - first));
 }
 
 ShmRingReader::ShmRingReader(std::byte* memory, int64_t capacity_bytes)
@@ -90,8 +91,9 @@ void ShmRingReader::CopyOut(uint64_t position, void* bytes, size_t size) const {
   if (size == 0) return;
   const uint64_t offset = position & (capacity_bytes_ - 1);
   const size_t first = std::min<size_t>(size, capacity_bytes_ - offset);
-  std::memcpy(bytes, data_ + offset, first);
-  if (size > first) std::memcpy(static_cast<std::byte*>(bytes) + first, data_, size - first);
+  auto* const to = static_cast<std::byte*>(bytes);
+  CopyBytes(to, data_ + offset, static_cast<int64_t>(first));
+  CopyBytes(to + first, data_, static_cast<int64_t>(size - first));
 }
 
 }  // namespace coordd

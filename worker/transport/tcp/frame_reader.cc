@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "worker/base/copy_bytes.h"
 
 namespace coordd {
 
@@ -27,7 +28,7 @@ absl::Status FrameReader::Take(absl::Span<const std::byte> bytes) {
     if (payload_left_ > 0) {
       taken = static_cast<size_t>(std::min<uint64_t>(payload_left_, bytes.size()));
       if (target_ != nullptr) {
-        std::memcpy(target_, bytes.data(), taken);
+        CopyBytes(target_, bytes.data(), static_cast<int64_t>(taken));
         target_ += taken;
       }
       CountPayload(taken);

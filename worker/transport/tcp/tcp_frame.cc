@@ -1,12 +1,14 @@
 #include "worker/transport/tcp/tcp_frame.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace coordd {
 namespace {
 
-constexpr size_t kTagAt = 3, kSizeAt = 8;
+constexpr size_t kTagAt = 3, kSizeAt = 8, kEndAt = 16;
 
 void Put(EncodedHeader& to, size_t at, size_t bytes, uint64_t value) {
   for (size_t i = 0; i < bytes; ++i) to[at + i] = static_cast<std::byte>(value >> (8 * i));
@@ -52,7 +54,10 @@ absl::StatusOr<FrameHeader> ParseHeader(const EncodedHeader& bytes) {
   header.kind = static_cast<FrameKind>(bytes[0]);
   header.tag = Get(bytes, kTagAt, FrameHeader::kTagBits / 8);
   header.size_bytes = Get(bytes, kSizeAt, sizeof(uint64_t));
-  if (bytes[1] == std::byte{0} && bytes[2] == std::byte{0} && IsAllowed(header)) return header;
+  const bool is_filled = std::any_of(bytes.begin() + kEndAt, bytes.end(),
+                                     [](std::byte filling) { return filling != std::byte{0}; });
+  if (bytes[1] == std::byte{0} && bytes[2] == std::byte{0} && !is_filled && IsAllowed(header))
+    return header;
   return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(bytes[0]),
                                                  " with tag ", header.tag, " and size ",
                                                  header.size_bytes, " is none"));

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "worker/transport/tcp/tls_keys.h"
 
 namespace coordd {
@@ -27,7 +28,8 @@ void TcpTraffic::Open(int32_t connections, bool encrypts, uint64_t first_key, On
   on_end_ = std::move(on_end);
   first_key_ = first_key;
   few_ = kReadUnasked * static_cast<size_t>(connections);
-  scratch_.resize(kScratchBytes);
+  scratch_ = AlignedBuffer(kScratchBytes);
+  COORDD_CHECK(scratch_.data() != nullptr);
   if (encrypts) sealing_.resize(kSealingBytes);
 }
 
@@ -102,7 +104,7 @@ bool TcpTraffic::OnReady(TcpConnection& connection, uint32_t events) {
 absl::Span<std::byte> TcpTraffic::RoomBeside(TcpConnection& connection) {
   const FrameReader& reader = connection.link.reader();
   const bool sparing = !reader.target().empty() || connection.link.expects_much();
-  return absl::MakeSpan(scratch_).first(sparing ? reader.header_left() : scratch_.size());
+  return scratch_.span().first(sparing ? reader.header_left() : kScratchBytes);
 }
 
 bool TcpTraffic::Read(TcpConnection& connection) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker/base/aligned_buffer.h"
 #include "worker/transport/tcp/poll_set.h"
 #include "worker/transport/tcp/tcp_peer.h"
 
@@ -85,7 +86,7 @@ class TcpTraffic {
   std::vector<TcpConnection*> to_flush_;  // with something to send
   std::vector<TcpConnection*> flushing_;  // empty between calls, for its memory
   int32_t blocked_ = 0;                   // those whose connection has no room
-  std::vector<std::byte> scratch_;        // what is read that has no place yet
+  AlignedBuffer scratch_;                 // what is read that has no place yet
   std::vector<std::byte> sealing_;        // of who encrypts: what is about to be sent
   bool leaves_unexpected_ = false;
 };

@@ -18,7 +18,7 @@
 namespace coordd {
 
 // The first word of what is said: ranks that speak otherwise do not believe each other.
-inline constexpr absl::string_view kTcpProtocol = "coordd-tcp/4";
+inline constexpr absl::string_view kTcpProtocol = "coordd-tcp/5";
 // How it is written whether what follows the proof is encrypted.
 inline constexpr absl::string_view kEncryptedWord = "encrypted", kPlainWord = "plain";
 

@@ -21,7 +21,7 @@ inline constexpr unsigned kLabelApart = 1, kLabelInFront = 2, kHello = 3;
 // cache line, behind 5 bytes of uct_tcp_am_hdr_t and 8 of ucp_am_hdr_t. What is worth it is sent
 // with so much in front of it that it starts at the next line, and filled up to a line, so that the
 // message behind it, which is often read by the same call of the kernel's, does so, too. (AMD's
-// Zen 4 copies many times slower where the target lies 1 to 15 bytes behind the source modulo the
+// Zen 4 copies many times slower where the target lies 1 to 31 bytes behind the source modulo the
 // page, which is what a target at the start of a line would be.)
 inline constexpr size_t kFrontBytes = 64 - 5 - 8;
 inline constexpr size_t kInFrontBytesMin = size_t{8} << 10;

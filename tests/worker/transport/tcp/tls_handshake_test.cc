@@ -253,10 +253,10 @@ TEST(LinkIdentity, IsReadAsItIsWritten) {
   for (const LinkIdentity& identity : {kIdentity, plain, encrypted, v6, last})
     EXPECT_EQ(*LinkIdentity::Parse(identity.ToText()), identity);
   for (const char* text :
-       {"", "coordd-tcp/4 3 5 plain", "coordd-tcp/4 3 5 plain -", "coordd-tcp/3 3 5 plain - 0",
-        "coordd-tcp/4 -3 5 plain - 0", "coordd-tcp/4 03 5 plain - 0", "coordd-tcp/4 3 5 clear - 0",
-        "coordd-tcp/4 3 5 plain - 0 -", "coordd-tcp/4 3 5 plain - -1",
-        "coordd-tcp/4 3 5 plain - 16", "coordd-tcp/4 3 5 plain - 00"}) {
+       {"", "coordd-tcp/5 3 5 plain", "coordd-tcp/5 3 5 plain -", "coordd-tcp/4 3 5 plain - 0",
+        "coordd-tcp/5 -3 5 plain - 0", "coordd-tcp/5 03 5 plain - 0", "coordd-tcp/5 3 5 clear - 0",
+        "coordd-tcp/5 3 5 plain - 0 -", "coordd-tcp/5 3 5 plain - -1",
+        "coordd-tcp/5 3 5 plain - 16", "coordd-tcp/5 3 5 plain - 00"}) {
     EXPECT_FALSE(LinkIdentity::Parse(text).ok()) << text;
   }
 }
