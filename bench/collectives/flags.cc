@@ -50,6 +50,17 @@ void AddPlaces(CLI::App& command, CollectivesOptions& options) {
       ->capture_default_str();
 }
 
+// What operations find in the buffers, and where these lie.
+void AddBuffers(CLI::App& command, CollectivesPlan& plan) {
+  command.add_flag("--stale", plan.stale, "Buffers are left alone between operations");
+  command
+      .add_option("--offset", plan.offset,
+                  "Bytes between a page's beginning and that of a private buffer: 16 as malloc "
+                  "gives large ones to numpy")
+      ->check(CLI::Range(0, 4092))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
@@ -114,13 +125,7 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
       ->capture_default_str();
   command->add_option("--command", flags.options.command)->group("");  // bench/peers/run
   command->add_option("--peer", flags.options.peer)->group("");
-  command->add_flag("--stale", plan.stale, "Buffers are left alone between operations");
-  command
-      ->add_option("--offset", plan.offset,
-                   "Bytes between a page's beginning and that of a private buffer: 16 as malloc "
-                   "gives large ones to numpy")
-      ->check(CLI::Range(0, 4092))
-      ->capture_default_str();
+  AddBuffers(*command, plan);
   command->add_flag("--csv", flags.csv, "One line for each cell; the default");
 }
 

@@ -35,6 +35,7 @@ struct Row {
   Algorithm algorithm;
   uint32_t places = kEverywhere;
   int32_t min_ranks = 0;
+  int32_t max_ranks = std::numeric_limits<int32_t>::max();
 };
 
 // What a leader gives to its node in one post.
@@ -48,13 +49,16 @@ constexpr int64_t kWholeBroadcastMax = int64_t{128} << 10;
 
 // On thin nodes the one rank of each that would carry what is large is slower than all together.
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
-// longer pay for the bytes sent twice; they are not sharp. An allgather and a reducescatter by
-// dimensions have no more steps, messages or bytes of a rank than the ring and the pairwise one, so
-// in a grid they go so at any size. A large broadcast in slices is sent once or twice by each node,
-// along a binomial tree log2 p times by its root. docs/design/between_nodes.md has the figures.
+// longer pay for the bytes sent twice; they are not sharp. Two ranks send none twice, and what one
+// exchange saves of two is worth more than reducing all on both while it lasts. An allgather and a
+// reducescatter by dimensions have no more steps, messages or bytes of a rank than the ring and the
+// pairwise one, so in a grid they go so at any size. A large broadcast in slices is sent once or
+// twice by each node, along a binomial tree log2 p times by its root. docs/design/between_nodes.md
+// has the figures.
 constexpr Row kTable[] = {
     {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
+    {CollectiveKind::kAllreduce, kWholeMax, Algorithm::kRecursiveDoubling, kApartOnly, 2, 2},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kAllreduce, kWholeMax, Algorithm::kDimensions, kGridOnly},
     {CollectiveKind::kAllreduce, kWholeMax, Algorithm::kHalvingDoubling, kApartOnly},
@@ -163,7 +167,8 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
                           Places places) {
   if (world_size == 1) return Algorithm::kLocalCopy;
   for (const Row& row : kTable) {
-    if ((row.places & Of(places)) == 0 || world_size < row.min_ranks) continue;
+    if ((row.places & Of(places)) == 0 || world_size < row.min_ranks || world_size > row.max_ranks)
+      continue;
     if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
   }
   COORDD_CHECK(false);  // the table has a row for every kind
