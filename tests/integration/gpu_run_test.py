@@ -185,6 +185,10 @@ class GpuRunTest(GpuRunCase):
         for call in ("1", "2", "3"):
             status, text = self.gpu_run("--list", "--call", call, with_driver=False)
             by_call += [line.split()[0] for line in text.splitlines()]
+            with open(os.path.join(processes.ROOT, "docs", "developing", "gpu.md"), encoding="utf-8") as page:
+                row = re.search(rf"(?m)^\| {call} \|.*$", page.read()).group()
+            for line in text.splitlines():
+                self.assertIn(f"`{line.split()[0]}`", row)
         self.assertEqual(by_call, listed)
 
     def test_what_it_is_asked_for_and_cannot_do_is_refused_in_one_line(self):
