@@ -55,7 +55,8 @@ echo "# digits on CUDA: the weights of two processes and of one are $apart apart
 def run_to_end(command):
     """(exit status, output, errors); a command that cannot be started is as the shell has it."""
     try:
-        run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        # In words that Python 3.6 knows, whose version is to be refused in a sentence.
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
     except OSError as error:
         return 126, "", f"it cannot be started: {error.strerror}"
     return run.returncode, run.stdout, run.stderr
