@@ -138,6 +138,11 @@ run_ctest() {
 }
 
 # The C++ files of the repository.
+# newest_symbol FAMILY FOLDER: the newest version of GLIBC or GLIBCXX that a program or library in the folder asks for, "GLIBC_2.34".
+newest_symbol() {
+  find "$2" -type f \( -perm -u+x -o -name '*.so*' \) -exec objdump -T {} + 2>/dev/null |
+    grep -oE "$1_[0-9]+(\.[0-9]+)+" | sort -uV | tail -n 1
+}
 cpp_files() { git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.cc' '*.c'; }
 
 # The scripts in bash.

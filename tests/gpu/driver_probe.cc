@@ -401,9 +401,13 @@ int Run() {
   const absl::StatusOr<CudaFunctions> cuda = LoadCuda();
   const absl::StatusOr<DynamicLibrary> driver = DynamicLibrary::Open(kCudaDriverLibrary);
   if (!cuda.ok() || !driver.ok()) {
-    std::printf("driver_probe: no driver to ask: %s\n",
-                std::string((cuda.ok() ? driver.status() : cuda.status()).message()).c_str());
-    return 77;
+    const std::string why((cuda.ok() ? driver.status() : cuda.status()).message());
+    // One that is there and cannot be loaded, or lacks a function, is a failure.
+    const bool absent = why.starts_with(std::string(kCudaDriverLibrary) +
+                                        ": cannot open shared object file: No such file");
+    std::printf("driver_probe: %s: %s\n",
+                absent ? "no driver to ask" : "CUDA's driver cannot be used", why.c_str());
+    return absent ? 77 : 1;
   }
   Probe probe(*cuda, LoadOthers(*driver));
   probe.Open();

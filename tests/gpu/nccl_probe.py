@@ -37,11 +37,15 @@ class Config(ctypes.Structure):
 
 
 def opened(library):
+    """Ends the process where it cannot be loaded: with NOT_SUPPORTED only where it is not there. One that is there and does not load (it
+    needs another library, or a newer glibc) is a failure."""
     try:
         return ctypes.CDLL(library)
     except OSError as error:
-        print(f"nccl_probe: nothing to ask: {error}")
-        sys.exit(NOT_SUPPORTED)
+        if str(error).startswith(f"{library}: cannot open shared object file: No such file"):
+            print(f"nccl_probe: nothing to ask: {error}", flush=True)
+            sys.exit(NOT_SUPPORTED)
+        sys.exit(f"nccl_probe: {library} is there and cannot be loaded: {error}")
 
 
 class Device:

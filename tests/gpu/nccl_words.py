@@ -8,7 +8,7 @@ stage "words" that compares on one machine. For a job on any machines:
     coordctl status --json > status.json                                                       # while it runs
     tests/gpu/nccl_words.py --status status.json [--job NAME] /tmp/nccl.*
 
-Prints both, and a sentence for each difference; exit status 1 where there is one. The job has tensors on GPUs in the process set
+Prints both, and a sentence for each difference; exit status 1 where there is one, 2 where it was called wrongly. The job has tensors on GPUs in the process set
 of all ranks and in no other: NCCL's lines do not tell whose they are. Formats are those of NCCL 2.18 to 2.30.
 """
 
@@ -117,15 +117,58 @@ def compare_between(words, said):
                 f"({', '.join(sorted(names))}) are without it{why}"]
 
 
-def path_of(status, job=None):
+def job_of(status, name=None):
+    """The job of that name; without one, the only job. ValueError: there is no such job, or it has to be chosen."""
+    jobs = {each["name"]: each for each in status["jobs"]}
+    those = f"those there are: {', '.join(sorted(jobs)) or 'none'}"
+    if name is not None:
+        if name not in jobs:
+            raise ValueError(f"there is no job {name}, {those}")
+        return jobs[name]
+    if len(jobs) != 1:
+        raise ValueError(f"found {len(jobs)} jobs, expected one, or --job with a name: {those}")
+    return next(iter(jobs.values()))
+
+
+def path_of(job):
     """What coordd says of the process set of all ranks, and how many those are. ValueError: nothing."""
-    jobs = [each for each in status["jobs"] if job is None or each["name"] == job]
-    for each in jobs:
-        for worker in each["workers"]:
-            for path in (worker.get("device_use") or {}).get("paths", ()):
-                if path["process_set"] == 0:
-                    return path, len(each["workers"])
-    raise ValueError("coordd says nothing of tensors on GPUs of all ranks there")
+    for worker in job["workers"]:
+        for path in (worker.get("device_use") or {}).get("paths", ()):
+            if path["process_set"] == 0:
+                if missing := [key for key in ("nccl", "within_node", "between_nodes") if key not in path]:
+                    raise KeyError(missing[0])
+                return path, len(job["workers"])
+    raise ValueError(f"coordd says nothing there of tensors on GPUs of all ranks of the job {job['name']}")
+
+
+def read_status(file, job=None):
+    """path_of() what a file has of a job. ValueError: a sentence that names the file."""
+    expected = "expected what coordctl status --json prints"
+    try:
+        with open(file, encoding="utf-8") as opened:
+            return path_of(job_of(json.load(opened), job))
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}, {expected}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: found no JSON ({error}), {expected}") from None
+    except KeyError as error:
+        raise ValueError(f"{file}: found no {error}, {expected}") from None
+    except (TypeError, AttributeError):
+        raise ValueError(f"{file}: found JSON of another form, {expected}") from None
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def read_logs(files):
+    """What NCCL has said in all of them. ValueError: one cannot be read."""
+    words = Words()
+    for file in files:
+        try:
+            with open(file, encoding="utf-8", errors="replace") as log:
+                words.read(log.read())
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror}, expected a log of NCCL's (NCCL_DEBUG_FILE)") from None
+    return words
 
 
 def compare(words, path, ranks):
@@ -155,16 +198,11 @@ def main():
     parser.add_argument("--job", help="the job's name, where there are several")
     parser.add_argument("logs", nargs="+", help="NCCL's logs, of all ranks")
     arguments = parser.parse_args()
-    words = Words()
-    for path in arguments.logs:
-        with open(path, encoding="utf-8", errors="replace") as log:
-            words.read(log.read())
-    with open(arguments.status, encoding="utf-8") as file:
-        status = json.load(file)
     try:
-        text, differs = report(words, *path_of(status, arguments.job))
+        text, differs = report(read_logs(arguments.logs), *read_status(arguments.status, arguments.job))
     except ValueError as error:
-        sys.exit(f"nccl_words.py: {error}")
+        print(f"nccl_words.py: {error}", file=sys.stderr)
+        return 2
     print(text)
     return int(differs)
 

@@ -15,6 +15,7 @@ SKIPPED = 77  # exit status of a stage that could not test anything here
 PR_SET_CHILD_SUBREAPER = 36
 LINES_OF_FAILURE = 40
 FIGURE = re.compile(r"^(?:\[\d+\] )?(# .*)$", re.MULTILINE)  # also of a rank of coordrun
+TEST_SKIPPED = re.compile(r"""\bskipped (['"])(.*)\1$""", re.MULTILINE)
 BAR = re.compile(r"^# (.*) (met|MISSED)$")
 
 
@@ -26,6 +27,10 @@ class Stage:
         self.name, self.call, self.limit_s, self.what = name, call, limit_s, what
         self.command, self.environment, self.needs, self.note = command, environment or {}, needs, note
         self.unsupported = unsupported
+
+    def is_named(self, name):
+        """Also by what stands before its name's first "-"."""
+        return name in (self.name, self.name.split("-")[0])
 
 
 class Result:
@@ -48,16 +53,18 @@ def log_name(stage):
 
 
 class Run:
-    """`folder`: gets NAME.log of each stage, summary.txt and summary.json. `facts`: of this machine, for the summary."""
+    """`folder`: gets NAME.log of each stage, summary.txt and summary.json; None where nothing is run. `facts`: of this machine, for the summary."""
 
     def __init__(self, folder, facts, budget_s, quiet):
         self.folder, self.facts, self.quiet = folder, facts, quiet
         self.ends = None if budget_s is None else time.monotonic() + budget_s
         self.results = []
 
-    def skip(self, why):
-        print(f"tests/gpu/run: SKIPPED, {why}", file=sys.stderr)
-        self.save("skipped", why)
+    def without_stages(self, outcome, why):
+        """Says that nothing is run, and why."""
+        print(f"tests/gpu/run: {outcome.upper()}, {why}", file=sys.stderr)
+        if self.folder is not None:
+            self.save(outcome, why)
 
     def stages(self, stages, fail_on_bars):
         """Runs them; the exit status."""
@@ -129,8 +136,8 @@ class Run:
                 except subprocess.TimeoutExpired:
                     pass
 
-    def summary(self):
-        lines = ["=== summary"]
+    def summary(self, reason=""):
+        lines = ["=== summary", *([reason] if reason else [])]
         for result in self.results:
             reason = f"  ({result.reason})" if result.reason else ""
             lines.append(f"{result.stage.name:22} {result.result:9} {result.seconds:6.1f} s{reason}")
@@ -144,7 +151,7 @@ class Run:
 
     def save(self, outcome, reason=""):
         with open(os.path.join(self.folder, "summary.txt"), "w", encoding="utf-8") as file:
-            file.write(self.summary())
+            file.write(self.summary(f"{outcome}: {reason}" if reason else ""))
         bars = [{"stage": result.stage.name, "bar": text, "met": met, "note": result.stage.note}
                 for result in self.results for text, met in result.bars()]
         summary = {"result": outcome, "reason": reason, "facts": self.facts,
@@ -162,10 +169,17 @@ def judge(stage, status, text, limit_s):
     if status is None:
         return "TIMED OUT", f"after {limit_s:.0f} s"
     if status == SKIPPED:
-        return "skipped", text.strip().splitlines()[-1] if text.strip() else "nothing could be tested here"
+        return "skipped", why_skipped(text)
     if stage.unsupported and stage.unsupported in text:
         return "skipped", stage.unsupported
     return "FAILED", f"exit status {status}"
+
+
+def why_skipped(text):
+    """What a stage that ended with SKIPPED has said last; where that is unittest's count, what its tests have said."""
+    last = (text.strip().splitlines() or ["nothing could be tested here"])[-1]
+    reasons = dict.fromkeys(reason for _, reason in TEST_SKIPPED.findall(text)) if last.startswith("OK (skipped=") else {}
+    return "; ".join(reasons) or last
 
 
 def end_group(child):

@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 
-from runner import Stage
+from runner import SKIPPED, Stage
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CALLS = (1, 2, 3)
 CALL_S = 540  # a command on a borrowed machine may have ten minutes
+LINES_SAID = 3  # of a program that does not start, the most that are repeated
+# What check-build says of a driver where there is no GPU; 34: the toolkit's stub of a driver.
+NO_DEVICE = ("the driver sees no device", "the driver reports error 100 (cuInit)", "the driver reports error 34 (cuInit)")
 PATIENCE_S = 150  # of tests whose four ranks share a GPU
 
 ONE_RANK = "one rank: NCCL launches nothing, so this tells what coordd adds and nothing of NCCL"
@@ -49,12 +52,30 @@ echo "# digits on CUDA: the weights of two processes and of one are $apart apart
 """
 
 
+def run_to_end(command):
+    """(exit status, output, errors); a command that cannot be started is as the shell has it."""
+    try:
+        # In words that Python 3.6 knows, whose version is to be refused in a sentence.
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
+    except OSError as error:
+        return 126, "", f"it cannot be started: {error.strerror}"
+    return run.returncode, run.stdout, run.stderr
+
+
+def is_absence(line, library):
+    """Whether coordctl says of a component that there is none: it is not built in, not installed, or there is no GPU. A library that is
+    there and does not load, or a driver that reports another error, is none of these."""
+    return "built for " not in line or line.endswith((f" {library}: cannot open shared object file: No such file or directory",
+                                                      *NO_DEVICE))
+
+
 class Setup:
     """What there is to run, and on what. `build`: a build's folder; `python`: that which may have torch with CUDA."""
 
     def __init__(self, build, python, kills, max_bytes):
         self.build, self.python, self.kills, self.max_bytes = build, python, kills, max_bytes
-        self.has_torch = self.has_jax = None
+        self.check_python()
+        self.torch_lacks = self.jax_lacks = None
         self.gpus = len(glob.glob("/dev/nvidia[0-9]*"))
         # All stages are to have one NCCL: torch's, which is the one in the process where torch is, unless another is named.
         library = os.environ.get("COORDD_NCCL_LIBRARY") or self.nccl_of_torch()
@@ -64,13 +85,34 @@ class Setup:
         os.environ.update(COORDD_TEST_GPU="1", COORDD_BUILD_DIR=build)
         os.environ.setdefault("NCCL_DEBUG", "WARN")
         self.table = ""
-        self.missing = []
+        self.missing = []  # why nothing can be tested on a GPU here
+        self.broken = []  # what is here, and does not work
         if os.path.exists(self.program("coordctl")):
-            self.table = subprocess.run([self.program("coordctl"), "check-build"], capture_output=True, text=True).stdout
-            for component in ("CUDA", "NCCL"):
-                if not re.search(rf"(?m)^\[X\] {component} ", self.table):
-                    found = re.search(rf"(?m)^.*\b{component}\b.*$", self.table)
-                    self.missing.append(found.group() if found else f"no {component} in this build")
+            self.check_build()
+
+    def check_python(self):
+        """ValueError: it is no Python that the stages can have."""
+        found = "no such program"
+        if shutil.which(self.python):
+            status, version, said = self.asks_python("import sys; print('Python %d.%d' % sys.version_info[:2]); sys.exit(sys.version_info < (3, 9))")
+            if status == 0:
+                return
+            found = version or said or f"a program that ends with exit status {status}"
+        raise ValueError(f"--python {self.python}: found {found}, expected Python 3.9 or later")
+
+    def check_build(self):
+        """Asks coordctl for what there is."""
+        status, self.table, errors = run_to_end([self.program("coordctl"), "check-build"])
+        if status != 0:
+            said = "; ".join(errors.strip().splitlines()[:LINES_SAID]) or "it said nothing"
+            self.broken.append(f"{self.program('coordctl')} check-build ended with exit status {status}: {said}")
+            return
+        for component, library in (("CUDA", "libcuda.so.1"), ("NCCL", os.environ.get("COORDD_NCCL_LIBRARY") or "libnccl.so.2")):
+            found = re.search(rf"(?m)^\[(.)\] ({component}\b.*)$", self.table)
+            if found is None:
+                self.broken.append(f"coordctl check-build says nothing of {component}")
+            elif found[1] != "X":
+                (self.missing if is_absence(found[2], library) else self.broken).append(found[2])
 
     def program(self, name):
         return os.path.join(self.build, "bin", name)
@@ -83,9 +125,9 @@ class Setup:
         return next((f"{path} is not there" for path in paths if not os.path.exists(path)), "")
 
     def asks_python(self, code):
-        """Whether `code` runs there without an error; what it prints."""
-        run = subprocess.run([self.python, "-c", code], capture_output=True, text=True)
-        return run.returncode == 0, run.stdout.strip()
+        """What `code` ends with there, what it prints, and the last line of its errors."""
+        status, text, errors = run_to_end([self.python, "-c", code])
+        return status, text.strip(), (errors.strip().splitlines() or [""])[-1]
 
     def nccl_of_torch(self):
         return self.asks_python("""if True:
@@ -97,9 +139,9 @@ class Setup:
 
     def lacks_torch(self):
         """As `lacks`; asked when the first stage needs it, since it takes seconds."""
-        if self.has_torch is None:
-            self.has_torch, _ = self.asks_python("import torch, sys; sys.exit(not torch.cuda.is_available())")
-        return "" if self.has_torch else f"coordd.torch is not tested: {self.python} has no torch with CUDA"
+        if self.torch_lacks is None:
+            self.torch_lacks = self.lacks_module("torch", "torch.cuda.is_available()")
+        return self.torch_lacks
 
     def with_torch(self):
         """Variables of programs that import coordd.torch."""
@@ -108,9 +150,22 @@ class Setup:
 
     def lacks_jax(self):
         """Of coordd.jax: likewise."""
-        if self.has_jax is None:
-            self.has_jax, _ = self.asks_python("import jax, sys; sys.exit(jax.default_backend() != 'gpu')")
-        return "" if self.has_jax else f"coordd.jax is not tested: {self.python} has no jax with CUDA"
+        if self.jax_lacks is None:
+            self.jax_lacks = self.lacks_module("jax", "jax.default_backend() == 'gpu'")
+        return self.jax_lacks
+
+    def lacks_module(self, name, uses_gpus):
+        """As `lacks`. A module that is there and cannot be imported lacks nothing: its stages run, and fail with its own words."""
+        status, _, said = self.asks_python(f"""if True:
+            import importlib.util, sys
+            if importlib.util.find_spec("{name}") is None:
+                sys.exit({SKIPPED})
+            import {name}
+            sys.exit(0 if {uses_gpus} else {SKIPPED})
+            """)
+        if status != SKIPPED:
+            return ""
+        return f"coordd.{name} is not tested: {self.python} has no {name} with CUDA" + (f": {said}" if said else "")
 
     def ranks(self, count, *command):
         """A command of `count` ranks, each a host of its own as far as NCCL knows: else it refuses two on one GPU."""
@@ -245,13 +300,18 @@ def all_stages(setup):
 
 
 def choose(stages, names, call):
-    """`names`: of stages, or what stands before a name's first "-"; None: all. ValueError: there is no such stage."""
+    """`names`: of stages, or what stands before a name's first "-"; None: all. ValueError: there is no such stage, or none in this call."""
     chosen = [stage for stage in stages if call is None or stage.call == call]
     if names is None:
         return chosen
     wanted = names.replace(",", " ").split()
-    known = {stage.name for stage in stages} | {stage.name.split("-")[0] for stage in stages}
+    those = f"those there are: {' '.join(stage.name for stage in stages)}"
+    if not wanted:
+        raise ValueError(f"--stages names no stage: {those}")
     for name in wanted:
-        if name not in known:
-            raise ValueError(f"there is no stage {name}: those there are: {' '.join(stage.name for stage in stages)}")
-    return [stage for stage in chosen if stage.name in wanted or stage.name.split("-")[0] in wanted]
+        calls = sorted({stage.call for stage in stages if stage.is_named(name)})
+        if not calls:
+            raise ValueError(f"there is no stage {name}: {those}")
+        if call is not None and call not in calls:
+            raise ValueError(f"--call {call} has no stage {name}: it is of call {' and '.join(map(str, calls))}")
+    return [stage for stage in chosen if any(stage.is_named(name) for name in wanted)]

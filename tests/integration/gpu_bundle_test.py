@@ -24,8 +24,8 @@ class GpuBundleTest(GpuRunCase):
         cls.place = tempfile.mkdtemp(prefix="coordd-test-")
         cls.addClassCleanup(shutil.rmtree, cls.place, ignore_errors=True)
         cls.archive = os.path.join(cls.place, "gpu.tgz")
-        subprocess.run([os.path.join(processes.ROOT, "tools", "gpu-bundle"), "--build", processes.BUILD, "--output", cls.archive,
-                        "--fakes"], check=True)
+        cls.said = subprocess.run([os.path.join(processes.ROOT, "tools", "gpu-bundle"), "--build", processes.BUILD, "--output", cls.archive,
+                                   "--fakes"], check=True, stdout=subprocess.PIPE, text=True).stdout
         with tarfile.open(cls.archive) as tar:
             tar.extractall(cls.place)
         cls.build = os.path.join(cls.place, "coordd-gpu", "build")
@@ -33,6 +33,19 @@ class GpuBundleTest(GpuRunCase):
 
     def test_it_is_small_enough_to_be_carried(self):
         self.assertLess(os.path.getsize(self.archive), 60 << 20)
+
+    def test_what_it_needs_of_the_system_is_said(self):
+        asked = {"GLIBC": set(), "GLIBCXX": set()}
+        for folder, _, names in os.walk(self.build):
+            for path in (os.path.join(folder, name) for name in names):
+                headers = subprocess.run(["objdump", "-p", path], capture_output=True, text=True).stdout
+                for family, version in re.findall(r"(?m)^\s+0x\w+ 0x\w+ \d+ (GLIBC|GLIBCXX)_([\d.]+)$", headers):
+                    asked[family].add(tuple(map(int, version.split("."))))
+        glibc, libstdcxx = (".".join(map(str, max(versions))) for versions in asked.values())
+        self.assertIn(f"It needs glibc {glibc} and a libstdc++ that has GLIBCXX_{libstdcxx}, or later ones.\n", self.said)
+        # None of the two is inside, where one from another system could take the system's place.
+        inside = os.listdir(os.path.join(self.build, "lib"))
+        self.assertEqual([name for name in inside if name.startswith(("libc.so", "libstdc++", "libgcc_s"))], [])
 
     def test_its_programs_find_what_they_need_inside(self):
         for folder in ("bin", "tests", "bench"):

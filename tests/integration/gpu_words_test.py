@@ -2,6 +2,7 @@
 stand-ins, which say what they are told to; with COORDD_TEST_GPU=1 (tests/gpu/run, stage "words") over the real ones."""
 
 import glob
+import json
 import os
 import sys
 import tempfile
@@ -109,6 +110,48 @@ class NcclWordsTest(unittest.TestCase):
         note = nccl_words.compare(words(ENABLED, TOO_FAR, INDIRECT), {**through_host, "nccl": True, "between_nodes": "RDMA, GPUDirect"}, 2)[1]
         self.assertEqual(note, ["GPUDirect is possible, as coordd says, and 1 of 1 connections between nodes (IB) are without it: "
                                 "GPU 1 / HCA 1000 (distance 7 > 4)"])
+
+
+class NcclWordsUseTest(processes.TestCase):
+    def words_of(self, text, *arguments):
+        """nccl_words.py over a status of that text (None: no file) and an empty log: its exit status, and what it prints."""
+        for name, content in (("status.json", text), ("nccl.log", "")):
+            if content is not None:
+                with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+                    file.write(content)
+        return self.run_command("bash", "-c", 'cd "$0" && exec "$@"', self.folder, sys.executable, os.path.join(FOLDER, "nccl_words.py"),
+                                *(arguments or ("nccl.log",)), "--status", "status.json")
+
+    def test_what_cannot_be_read_is_refused_in_one_line(self):
+        path = {"process_set": 0, "nccl": False, "within_node": "", "between_nodes": ""}
+        job = {"name": "one", "workers": [{"device_use": {"paths": [path]}}]}
+        good = json.dumps({"jobs": [job]})
+        two = json.dumps({"jobs": [{**job, "name": "two"}, job]})
+        log = "expected a log of NCCL's (NCCL_DEBUG_FILE)"
+        expected = "expected what coordctl status --json prints"
+        without = {key: value for key, value in path.items() if key != "within_node"}
+        for text, arguments, sentence in (
+                (good, ["nccl.gone"], f"nccl.gone: No such file or directory, {log}"),
+                (good, ["nccl.log", "other.*"], f"other.*: No such file or directory, {log}"),
+                (good, [self.folder], f"{self.folder}: Is a directory, {log}"),
+                (None, [], f"status.json: No such file or directory, {expected}"),
+                ("no JSON", [], f"status.json: found no JSON (Expecting value: line 1 column 1 (char 0)), {expected}"),
+                ("{}", [], f"status.json: found no 'jobs', {expected}"),
+                ("[1]", [], f"status.json: found JSON of another form, {expected}"),
+                ('{"jobs": [{"name": "one"}]}', [], f"status.json: found no 'workers', {expected}"),
+                (json.dumps({"jobs": [{**job, "workers": [{"device_use": {"paths": [without]}}]}]}), [],
+                 f"status.json: found no 'within_node', {expected}"),
+                ('{"jobs": []}', [], "status.json: found 0 jobs, expected one, or --job with a name: those there are: none"),
+                (two, [], "status.json: found 2 jobs, expected one, or --job with a name: those there are: one, two"),
+                (two, ["--job", "three", "nccl.log"], "status.json: there is no job three, those there are: one, two"),
+                (json.dumps({"jobs": [{**job, "workers": [{"device_use": None}]}]}), [],
+                 "status.json: coordd says nothing there of tensors on GPUs of all ranks of the job one")):
+            with self.subTest(text=text, arguments=arguments):
+                status, printed = self.words_of(text, *arguments)
+                self.assertEqual((status, printed), (2, f"nccl_words.py: {sentence}\n"))
+                if text is not None:
+                    os.remove(os.path.join(self.folder, "status.json"))
+        self.assertEqual(self.words_of(two, "--job", "two", "nccl.log")[0], 0)
 
 
 class GpuWordsTest(GpuCase):
