@@ -147,7 +147,8 @@ def check_symmetric_windows_are_wanted_by_all_or_none():
     calls = []
     with mock.patch.object(backend(), "_call_memory", lambda name, *_: calls.append(name)), \
             mock.patch.dict(os.environ, COORDD_GPU_REGISTER="symmetric" if rank < size - 1 else "1"):
-        refused_by(size - 1, ValueError, "found '1'; without it expected symm=False", lambda: backend().register_mem_pool(Pool(1), symm=True))
+        refused_by(size - 1, ValueError, "COORDD_GPU_REGISTER is '1', expected COORDD_GPU_REGISTER=symmetric in the environment of all ranks, "
+                   "or symm=False", lambda: backend().register_mem_pool(Pool(1), symm=True))
     with mock.patch.object(backend(), "_call_memory", lambda name, *_: calls.append(name)), \
             mock.patch.dict(os.environ, COORDD_GPU_REGISTER="symmetric"):
         if size > 1:
@@ -173,7 +174,8 @@ def check_a_group_that_has_ended_is_named():
         dist.destroy_process_group(group)
         refused(ValueError, "register_buckets: its process group has ended", lambda: register_buckets(late))
         refused(ValueError, "register_buckets: its process group has ended", lambda: step(early))
-        refused(ValueError, "register_mem_pool: its process group has ended", lambda: own.register_mem_pool(Pool(1)))
+        refused(ValueError, "register_mem_pool: its process group has ended (destroy_process_group(), recover()), expected one that is in "
+                "use: a pool is registered anew in that", lambda: own.register_mem_pool(Pool(1)))
         buckets.deregister()
 
 
