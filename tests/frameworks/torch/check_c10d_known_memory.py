@@ -32,6 +32,22 @@ def refused_by(one, kind, words, call):
 
 
 @on_host
+def check_the_backend_of_a_group_is_found():
+    from coordd.torch.distributed import backend_of
+    assert backend_of() is backend() and backend_of(dist.group.WORLD) is backend()
+    for name in ("coordd", "gloo"):
+        group = group_of(name)
+        if name == "coordd":
+            assert backend_of(group) is halves(group)
+        else:
+            refused(ValueError, "backend_of: expected a group whose backend for GPUs is coordd, found ", lambda: backend_of(group))  # noqa: B023
+        dist.destroy_process_group(group)
+    refused(ValueError, "found int without one", lambda: backend_of(7))
+    with mock.patch("coordd.torch.distributed._known_memory.dist", mock.Mock(group=mock.Mock(WORLD=None))):
+        refused(ValueError, "found no default group, expected init_process_group", backend_of)
+
+
+@on_host
 def check_a_model_is_registered_once():
     from coordd.torch.distributed import register_buckets
     if not has_pools():
