@@ -48,6 +48,17 @@ def check_the_backend_of_a_group_is_found():
 
 
 @on_host
+def check_a_call_in_a_cuda_graph_is_refused_with_what_can_be_captured():
+    from coordd.torch.distributed import _gpu
+    gpu = _gpu.GpuCalls(backend()._channel)
+    for said, words in (("its stream is being captured into a CUDA graph, and process set 0 has no communicator for CUDA graphs",
+                         "expected calls of coordd.torch, such as allreduce_() behind prepare_graphs()"), ("it is over", "it is over")):
+        failing = mock.Mock(side_effect=dist.DistBackendError(f"coordd: {said}"))
+        with mock.patch.object(backend()._channel, "submit_prepared", failing), mock.patch.object(_gpu, "raw_stream", lambda _: 0):
+            refused(dist.DistBackendError, words, lambda: gpu.allreduce_one(torch.ones(2), 1, 1, None))
+
+
+@on_host
 def check_a_model_is_registered_once():
     from coordd.torch.distributed import register_buckets
     if not has_pools():
