@@ -12,6 +12,9 @@ import torch.distributed as dist
 
 _WORD_BYTES, _ANSWER_BYTES = 16 * 1024, 64 * 1024
 _NAMED_RANKS = 16
+# Of the group's timeout. What a rank has called instead, a collective say, has the timeout too, and is still there for those who give up
+# before that and go on: one whose time is over ends the group.
+_PATIENCE = 0.75
 
 
 class Meetings:
@@ -25,12 +28,12 @@ class Meetings:
         self._given_up = False  # that one, by this rank
 
     def meet(self, what: str, word: bytes, answer_of: Callable[[List[bytes]], bytes]) -> bytes:
-        """Collective: the answer, the same on all ranks, which rank 0 makes of all words. DistBackendError: who has not come within the
-        group's timeout; and a rank was lost, or coordd's other errors."""
+        """Collective: the answer, the same on all ranks, which rank 0 makes of all words. DistBackendError: who has not come within three
+        quarters of the group's timeout; and a rank was lost, or coordd's other errors."""
         channel = self._channel
         if channel.size == 1:
             return answer_of([word])
-        deadline = time.monotonic() + channel.timeout_s
+        deadline = time.monotonic() + _PATIENCE * channel.timeout_s
         if self._given_up and channel.are_there([self._key("answer")]):
             self._go_on()
         channel.put(self._word(channel.rank), word)
@@ -115,5 +118,6 @@ class Meetings:
         who = (f"rank {named} of the group has not come to it" if len(missing) == 1 else f"ranks {named} of the group have not come to it"
                if missing else "the ranks of the group have come to it, but not at one time")
         return dist.DistBackendError(  # type: ignore[attr-defined]
-            f"coordd: {what}: the timeout of {self._channel.timeout_s:g} s is over: {who}, expected all ranks of the group to call it, in "
-            "one order with others of its kind; the next one that all call is in step again [DEADLINE_EXCEEDED]")
+            f"coordd: {what}: {who} within {_PATIENCE * self._channel.timeout_s:g} s, three quarters of the group's timeout: expected all "
+            "ranks of the group to call it, in one order with others of its kind; the next one that all call is in step again "
+            "[DEADLINE_EXCEEDED]")

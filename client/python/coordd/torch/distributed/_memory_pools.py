@@ -41,7 +41,8 @@ class MemoryPools(Calls):
         What one rank refuses all raise, and nothing is registered. ValueError: the pool has no segments yet, the ranks' pools have
         different ones, the group would have more than 64 regions, what symm=True requires is not there, or the group has ended.
         TypeError: it is no pool. DistBackendError: coordd's sentence, when a rank cannot register (COORDD_GPU_REGISTER=0, NCCL before
-        2.19), or has not come within the group's timeout, which names it; the group goes on, and the next call that all make is in step."""
+        2.19), or has not come within three quarters of the group's timeout, and which; the group goes on, and the next call that all make is
+        in step."""
         found, refusal = os.environ.get("COORDD_GPU_REGISTER"), None
         if symm and found != "symmetric":
             refusal = ValueError(f"register_mem_pool(symm=True): COORDD_GPU_REGISTER is {'not set' if found is None else repr(found)}, "
