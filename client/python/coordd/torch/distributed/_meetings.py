@@ -36,8 +36,8 @@ class Meetings:
         deadline = time.monotonic() + _PATIENCE * channel.timeout_s
         if self._given_up and channel.are_there([self._key("answer")]):
             self._go_on()
-        channel.put(self._word(channel.rank), word)
         try:
+            channel.put(self._word(channel.rank), word)
             answer = self._answer(word, deadline, answer_of) if channel.rank == 0 else self._await_answer(deadline)
         except BaseException:
             self._take_back()
