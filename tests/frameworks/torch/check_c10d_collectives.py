@@ -51,12 +51,15 @@ class Pool:
 def check_pools_of_memory_are_of_all_ranks_and_of_a_gpu():
     rank, size = ranks()
     empty = Pool(0)
-    backend().register_mem_pool(empty)
-    backend().deregister_mem_pool(empty)
+    refused(ValueError, "register_mem_pool: the pool has no segments, expected at least one", lambda: backend().register_mem_pool(empty))
     refused(ValueError, "expected a pool", lambda: backend().deregister_mem_pool(empty))
-    refused(ValueError, "without it expected symm=False", lambda: backend().register_mem_pool(empty, symm=True))
+    refused(ValueError, "COORDD_GPU_REGISTER is not set, expected COORDD_GPU_REGISTER=symmetric",
+            lambda: backend().register_mem_pool(Pool(1), symm=True))
     if size > 1:
-        refused(ValueError, "one number on all ranks", lambda: backend().register_mem_pool(Pool(rank)))
+        refused(ValueError, "one number on all ranks", lambda: backend().register_mem_pool(Pool(1 + rank)))
+        refused(ValueError, f"no segments, expected at least one: what is allocated from it later is not registered, so allocate before "
+                f"(with torch.cuda.use_mem_pool(pool): ...) (rank {size - 1} of the group)",
+                lambda: backend().register_mem_pool(Pool(int(rank < size - 1))))
     refused(Exception, "device", lambda: backend().register_mem_pool(Pool(1)))
 
 

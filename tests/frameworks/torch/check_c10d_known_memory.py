@@ -32,6 +32,33 @@ def refused_by(one, kind, words, call):
 
 
 @on_host
+def check_the_backend_of_a_group_is_found():
+    from coordd.torch.distributed import backend_of
+    assert backend_of() is backend() and backend_of(dist.group.WORLD) is backend()
+    for name in ("coordd", "gloo"):
+        group = group_of(name)
+        if name == "coordd":
+            assert backend_of(group) is halves(group)
+        else:
+            refused(ValueError, "backend_of: expected a group whose backend for GPUs is coordd, found ", lambda: backend_of(group))  # noqa: B023
+        dist.destroy_process_group(group)
+    refused(ValueError, "found int without one", lambda: backend_of(7))
+    with mock.patch("coordd.torch.distributed._known_memory.dist", mock.Mock(group=mock.Mock(WORLD=None))):
+        refused(ValueError, "found no default group, expected init_process_group", backend_of)
+
+
+@on_host
+def check_a_call_in_a_cuda_graph_is_refused_with_what_can_be_captured():
+    from coordd.torch.distributed import _gpu
+    gpu = _gpu.GpuCalls(backend()._channel)
+    for said, words in (("its stream is being captured into a CUDA graph, and process set 0 has no communicator for CUDA graphs",
+                         "expected calls of coordd.torch, such as allreduce_() behind prepare_graphs()"), ("it is over", "it is over")):
+        failing = mock.Mock(side_effect=dist.DistBackendError(f"coordd: {said}"))
+        with mock.patch.object(backend()._channel, "submit_prepared", failing), mock.patch.object(_gpu, "raw_stream", lambda _: 0):
+            refused(dist.DistBackendError, words, lambda: gpu.allreduce_one(torch.ones(2), 1, 1, None))
+
+
+@on_host
 def check_a_model_is_registered_once():
     from coordd.torch.distributed import register_buckets
     if not has_pools():
@@ -147,7 +174,8 @@ def check_symmetric_windows_are_wanted_by_all_or_none():
     calls = []
     with mock.patch.object(backend(), "_call_memory", lambda name, *_: calls.append(name)), \
             mock.patch.dict(os.environ, COORDD_GPU_REGISTER="symmetric" if rank < size - 1 else "1"):
-        refused_by(size - 1, ValueError, "found '1'; without it expected symm=False", lambda: backend().register_mem_pool(Pool(1), symm=True))
+        refused_by(size - 1, ValueError, "COORDD_GPU_REGISTER is '1', expected COORDD_GPU_REGISTER=symmetric in the environment of all ranks, "
+                   "or symm=False", lambda: backend().register_mem_pool(Pool(1), symm=True))
     with mock.patch.object(backend(), "_call_memory", lambda name, *_: calls.append(name)), \
             mock.patch.dict(os.environ, COORDD_GPU_REGISTER="symmetric"):
         if size > 1:
@@ -173,7 +201,8 @@ def check_a_group_that_has_ended_is_named():
         dist.destroy_process_group(group)
         refused(ValueError, "register_buckets: its process group has ended", lambda: register_buckets(late))
         refused(ValueError, "register_buckets: its process group has ended", lambda: step(early))
-        refused(ValueError, "register_mem_pool: its process group has ended", lambda: own.register_mem_pool(Pool(1)))
+        refused(ValueError, "register_mem_pool: its process group has ended (destroy_process_group(), recover()), expected one that is in "
+                "use: a pool is registered anew in that", lambda: own.register_mem_pool(Pool(1)))
         buckets.deregister()
 
 

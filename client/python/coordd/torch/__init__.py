@@ -5,7 +5,10 @@
     hvd.init()
     mean = hvd.allreduce(tensor, name="loss")
 
-Operations are documented in coordd.torch.mpi_ops and at each function: help(hvd.allreduce).
+Operations are documented in coordd.torch.mpi_ops and at each function: help(hvd.allreduce). On GPUs beside them:
+
+    memory that NCCL knows  mem_pool(), register_memory(), unregister_memory(): help(hvd.register_memory)
+    CUDA graphs             prepare_graphs(), check_graphs(): help(hvd.prepare_graphs)
 """
 
 import importlib

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from coordd import _basics, _library, _native
+from coordd.exceptions import UnsupportedError
 from coordd.process_sets import ProcessSet, global_process_set
-from coordd.torch._layout import address
-from coordd.torch._submit import set_number, size_bytes
+from coordd.torch._arguments import memory_of, seconds_of, set_of
+from coordd.torch._submit import size_bytes
 
 
 @functools.lru_cache(maxsize=None)
@@ -39,7 +40,11 @@ def mem_allocator() -> Any:
 
 def mem_pool() -> Any:
     """A new torch.cuda.MemPool of mem_allocator(), for `with torch.cuda.use_mem_pool(pool)`. Only such memory, registered by all
-    ranks, is what the switch of NVLink reduces in place. Errors as mem_allocator(); RuntimeError: torch's, where it has no GPU."""
+    ranks (register_memory), is what the switch of NVLink reduces in place. Errors as mem_allocator(); NotImplementedError also: torch
+    finds no GPU."""
+    if hasattr(torch.cuda, "MemPool") and not torch.cuda.is_available():
+        raise UnsupportedError(f"mem_pool: torch {torch.__version__} finds no GPU, expected one on this rank, its driver, and a torch that was "
+                               "built for it", "UNIMPLEMENTED")
     return torch.cuda.MemPool(mem_allocator())
 
 
@@ -54,29 +59,27 @@ def register_memory(tensor: torch.Tensor, process_set: ProcessSet = global_proce
 
     It ends with the generation: after HorovodInternalError, register again. timeout: seconds for the others to come; 0:
     COORDD_TIMEOUT. HorovodInternalError: a rank was lost or did not come, and which. NotImplementedError or ValueError: not all ranks can
-    register (COORDD_GPU_REGISTER=0, no NCCL, one before 2.19), or the memory overlaps with what is registered.
+    register (COORDD_GPU_REGISTER=0, no NCCL, one before 2.19), or the memory overlaps with what is registered. TypeError, ValueError, on
+    this rank alone: a wrong argument.
     """
-    memory = _memory("register_memory", tensor)
-    _call("coordd_register_device", c_int32(set_number(process_set)), c_int32(tensor.device.index), memory,
-          c_int64(size_bytes(tensor)), c_double(timeout))
+    what = "register_memory"
+    place, seconds, number = memory_of(what, tensor), seconds_of(what, timeout), set_of(what, process_set)
+    call(what, "coordd_register_device", c_int32(number), c_int32(tensor.device.index), c_void_p(place), c_int64(size_bytes(tensor)),
+         c_double(seconds))
 
 
 def unregister_memory(tensor: torch.Tensor, process_set: ProcessSet = global_process_set, timeout: float = 0.0) -> None:
     """Before the tensor's memory is freed or used for anything else; no collective that is pending uses it. Of this rank alone.
     ValueError: it is not registered in the set."""
-    memory = _memory("unregister_memory", tensor)
-    _call("coordd_unregister_device", c_int32(set_number(process_set)), memory, c_double(timeout))
+    what = "unregister_memory"
+    place, seconds, number = memory_of(what, tensor), seconds_of(what, timeout), set_of(what, process_set)
+    call(what, "coordd_unregister_device", c_int32(number), c_void_p(place), c_double(seconds))
 
 
-def _memory(function_name: str, tensor: torch.Tensor) -> c_void_p:
-    place = address(tensor)
-    if not tensor.is_cuda or place is None:
-        raise ValueError(f"{function_name}: expected a contiguous tensor on a GPU, found one on {tensor.device}, contiguous: "
-                         f"{tensor.is_contiguous()}")
-    return c_void_p(place)
-
-
-def _call(function_name: str, *arguments) -> None:
+def call(what: str, function_name: str, *arguments) -> None:
+    """The library's function, for one of this package that is called `what`."""
     status = _library.library().function(function_name)(_basics.worker().pointer, *arguments)
     if status != 0:
-        raise _native.call_error(status, None)
+        error = _native.call_error(status, None)
+        error.args = (f"{what}: {error}",)
+        raise error

@@ -8,13 +8,14 @@
 """
 
 from ctypes import c_double, c_int32
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 
-from coordd import _basics, _library, _native
+from coordd import _basics
 from coordd.process_sets import ProcessSet, global_process_set
-from coordd.torch._submit import set_number
+from coordd.torch._arguments import gpu_of, seconds_of, set_of
+from coordd.torch._gpu_memory import call
 
 
 def capturing() -> bool:
@@ -30,29 +31,27 @@ def is_captured(tensor: torch.Tensor) -> bool:
         return capturing()
 
 
-def prepare_graphs(process_set: ProcessSet = global_process_set, device: Optional[int] = None, timeout: float = 0.0) -> None:
+def prepare_graphs(process_set: ProcessSet = global_process_set, device: Union[None, int, str, torch.device] = None,
+                   timeout: float = 0.0) -> None:
     """Makes a communicator for collectives that are captured into CUDA graphs; every rank of the set calls it, once in each
     generation. Captured can be allreduce, reducescatter, allgather and broadcast in all their forms, if they are of equal
     shapes on all ranks; what they return is there, in the stream's order, with each replay. All ranks capture the same calls
     in the same order, and replay their graphs in the same order.
 
-    device: this rank's GPU; None: torch's current one. timeout: seconds for the others to come; 0: COORDD_TIMEOUT.
+    device: this rank's GPU, as 0, "cuda:0" or torch.device("cuda", 0); None: torch's current one. timeout: seconds for the others to come; 0: COORDD_TIMEOUT.
     When a rank is lost, what was captured leaves NaN: prepare again, and capture again, in the next generation.
     HorovodInternalError: a rank was lost or did not come. NotImplementedError or ValueError: not all ranks have NCCL, or the
-    device is another one than that of this rank's tensors.
+    device is another one than that of this rank's tensors. TypeError, ValueError, on this rank alone: a wrong argument.
     """
-    number = set_number(process_set)
-    index = torch.cuda.current_device() if device is None else torch.device("cuda", device).index
-    _call("coordd_graphs_prepare", c_int32(number), c_int32(index), c_double(timeout))
+    what = "prepare_graphs"
+    seconds, number = seconds_of(what, timeout), set_of(what, process_set)
+    _basics.worker()  # before init() that is what is said, and nothing of a GPU
+    call(what, "coordd_graphs_prepare", c_int32(number), c_int32(gpu_of(what, device)), c_double(seconds))
 
 
 def check_graphs(process_set: ProcessSet = global_process_set, timeout: float = 0.0) -> None:
     """Compares what the ranks of the set have captured; every one of them calls it, before the first replay. ValueError, on
     all of them: the first call that differs, and whose it is: a replay would hang, or leave what is no result."""
-    _call("coordd_graphs_check", c_int32(set_number(process_set)), c_double(timeout))
-
-
-def _call(function_name: str, *arguments) -> None:
-    status = _library.library().function(function_name)(_basics.worker().pointer, *arguments)
-    if status != 0:
-        raise _native.call_error(status, None)
+    what = "check_graphs"
+    seconds, number = seconds_of(what, timeout), set_of(what, process_set)
+    call(what, "coordd_graphs_check", c_int32(number), c_double(seconds))

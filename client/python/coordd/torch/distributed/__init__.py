@@ -12,7 +12,8 @@ init_method="coordd://" has coordd keep what torch's stores keep, for groups of 
 recover() goes on without ranks that were lost, in a job of `coordrun --min-np`; share_newest() decides with whose state.
 
 register_buckets() has NCCL know the buckets of a DistributedDataParallel, register_all_gathers() what fully_shard gathers into and
-register_reduce_scatters() what it reduces gradients in, so that NCCL needs no copies of its own.
+register_reduce_scatters() what it reduces gradients in, so that NCCL needs no copies of its own; backend_of() has what does so for other
+memory.
 
 replace("gloo") has that name mean coordd, for programs that accept only names that they know.
 """
@@ -27,11 +28,12 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if
 
 from coordd.torch.distributed._buckets import (  # noqa: E402
     RegisteredBuckets, register_all_gathers, register_buckets, register_reduce_scatters)
+from coordd.torch.distributed._known_memory import backend_of  # noqa: E402
 from coordd.torch.distributed._recovery import recover, share_newest  # noqa: E402
 from coordd.torch.distributed._registration import register, replace  # noqa: E402
 from coordd.torch.distributed._store import Store, connect  # noqa: E402
 
 register()
 
-__all__ = ["RegisteredBuckets", "Store", "connect", "recover", "register", "register_all_gathers", "register_buckets",
+__all__ = ["RegisteredBuckets", "Store", "backend_of", "connect", "recover", "register", "register_all_gathers", "register_buckets",
            "register_reduce_scatters", "replace", "share_newest"]

@@ -1,40 +1,87 @@
 """What all ranks of a group agree on before they do it. A rank that cannot do it says why, and all raise that: else it would raise alone,
-and the others would wait for it."""
+and the others would wait for it.
 
-import struct
-from typing import Any, List, Optional
+They meet at coordd's store (_meetings), and not in a collective of the group: a rank that leaves the call out is named, and the group's
+collectives stay in step."""
+
+import json
+from typing import Any, Dict, List, Optional
+
+import torch.distributed as dist
+
+from coordd.torch.distributed._meetings import Meetings
 
 _KINDS = (ValueError, TypeError, NotImplementedError, RuntimeError)
-_NUMBERS, _TEXT_BYTES = 4, 480  # that each rank tells
-_HEADER, _TEXT = 2 + _NUMBERS, f"{_TEXT_BYTES // 8}q"
+_TEXT_MAX = 2000  # characters of a refusal
+_DIFFERENT_MAX = 32  # lists of numbers that are told apart; each has as many numbers as a group has regions, at most
+_ANEW = {"register_mem_pool": "a pool is registered anew in that"}
 
 
 def require_in_use(what: str, group: Any) -> None:
     if group._channel.has_ended():
-        raise ValueError(f"{what}: its process group has ended (destroy_process_group(), recover()), expected one that is in use: a model "
-                         "is wrapped anew in that")
+        raise ValueError(f"{what}: its process group has ended (destroy_process_group(), recover()), expected one that is in use: "
+                         f"{_ANEW.get(what, 'a model is wrapped anew in that')}")
 
 
 def agree(what: str, group: Any, refusal: Optional[Exception], *numbers: int) -> List[List[int]]:
-    """Collective. `numbers`, four at most, of each rank. ValueError: the group has ended. The first rank's refusal, where one has any,
-    which then names it; where all have one, each rank's own."""
+    """Collective. `numbers` of each rank, equally many or not. ValueError: the group has ended, or not all ranks have called `what`. The
+    first rank's refusal, where one has any, which then names it; where all have one, each rank's own. DistBackendError: a rank has not
+    come, which is named; the group goes on."""
     require_in_use(what, group)
-    text = str(refusal).encode()[:_TEXT_BYTES] if refusal is not None else b""
     kind = 0 if refusal is None else next((at for at, one in enumerate(_KINDS, 1) if isinstance(refusal, one)), len(_KINDS))
-    own = [kind, len(text), *numbers, *[0] * (_NUMBERS - len(numbers)), *struct.unpack(_TEXT, text.ljust(_TEXT_BYTES, b"\0"))]
-    everyone = [one.tolist() for one in group._everyones(own)]
-    refusing = [rank for rank, one in enumerate(everyone) if one[0]]
-    if refusing:
-        raise _refusal(everyone, refusing, refusal) from (refusal.__cause__ if refusal is not None else None)
-    return [one[2:2 + len(numbers)] for one in everyone]
+    own = {"what": what, "kind": kind, "text": "" if refusal is None else str(refusal)[:_TEXT_MAX],
+           "numbers": numbers if refusal is None else []}
+    try:
+        answer = json.loads(_meetings(group).meet(what, _bytes(own), _answer))
+    except dist.DistBackendError as error:  # type: ignore[attr-defined]
+        if what not in str(error):
+            error.args = (f"{error} (in {what})",)
+        raise
+    if "other" in answer:
+        rank, other, first = answer["other"]
+        raise ValueError(f"{what}: rank {rank} of the group has called {other}, rank 0 {first}: expected one call on all ranks")
+    if "refusal" in answer:
+        if refusal is not None and answer["all"]:
+            raise refusal
+        rank, kind, text = answer["refusal"]
+        raise _KINDS[kind - 1](f"{text} (rank {rank} of the group)") from (refusal.__cause__ if refusal is not None else None)
+    return [answer["lists"][one] for one in answer["of"]] if "of" in answer else answer["lists"] * group._size_
 
 
-def _refusal(everyone: List[List[int]], refusing: List[int], own: Optional[Exception]) -> Exception:
-    if own is not None and len(refusing) == len(everyone):
-        return own
-    first = everyone[refusing[0]]
-    text = struct.pack(_TEXT, *first[_HEADER:])[:first[1]].decode(errors="ignore")
-    return _KINDS[first[0] - 1](f"{text} (rank {refusing[0]} of the group)")
+def _meetings(group: Any) -> Meetings:
+    made = group.__dict__.get("_meetings")
+    if made is None:
+        made = group.__dict__["_meetings"] = Meetings(group._channel)
+    return made
+
+
+def _answer(words: List[bytes]) -> bytes:
+    """Of all ranks' words, on one of them."""
+    everyone = [json.loads(word) for word in words]
+    answer: Dict[str, Any] = {}
+    refusing = [rank for rank, one in enumerate(everyone) if one["kind"]]
+    other = [rank for rank, one in enumerate(everyone) if one["what"] != everyone[0]["what"]]
+    if other:
+        answer["other"] = [other[0], everyone[other[0]]["what"], everyone[0]["what"]]
+    elif refusing:
+        first = everyone[refusing[0]]
+        answer.update(refusal=[refusing[0], first["kind"], first["text"]], all=len(refusing) == len(everyone))
+    else:
+        lists: List[List[int]] = []
+        places: List[int] = []
+        for one in everyone:
+            if one["numbers"] not in lists and len(lists) < _DIFFERENT_MAX:
+                lists.append(one["numbers"])
+            # Of more than so many different ones the last that was kept stands for the others.
+            places.append(lists.index(one["numbers"]) if one["numbers"] in lists else len(lists) - 1)
+        answer["lists"] = lists
+        if len(lists) > 1:
+            answer["of"] = places
+    return _bytes(answer)
+
+
+def _bytes(value: Dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def require_one(what: str, name: str, of_ranks: List[int]) -> None:

@@ -70,10 +70,13 @@ def register_buckets(model: DistributedDataParallel) -> RegisteredBuckets:
     model is wrapped anew, and so are its buckets.
 
     Everything that can be in the way is tried at once, with two MiB, and what is in the way of one rank is an error on all, which names
-    it: ValueError: it is no DistributedDataParallel of GPUs, it is registered already, or its group has ended; torch makes its buckets
-    once only (find_unused_parameters without static_graph), or has made them anew. NotImplementedError, DistBackendError: coordd's
-    sentence, where a rank cannot register (COORDD_GPU_REGISTER=0, NCCL before 2.19), torch before 2.6. What is no model over coordd has
-    no group in which others could be told: a ValueError on this rank alone.
+    it: ValueError: the model is not on GPUs, or is registered already; torch makes its buckets once only (find_unused_parameters without
+    static_graph), or has made them anew. NotImplementedError, DistBackendError: coordd's sentence, where a rank cannot register
+    (COORDD_GPU_REGISTER=0, NCCL before 2.19), torch before 2.6.
+
+    On this rank alone: ValueError: it is no DistributedDataParallel, or one over another backend, so there is no group in which others
+    could be told; or its group has ended. They wait for this rank, and then have a DistBackendError that names it ("rank 1 of the group
+    has not come to it"), as where a rank leaves the call out. Their group goes on, and the next call that all make is in step.
 
     Later: ValueError on all ranks, where their buckets differ, and nothing is registered; join() is refused as long as they are
     registered. torch.OutOfMemoryError, on this rank alone."""
@@ -111,21 +114,30 @@ def register_all_gathers(model: Any, buffers: int = 3) -> Any:
     takes torch's memory, on all ranks alike. deregister() ends that; after recover() the model is sharded anew.
 
     Errors as register_buckets(); ValueError also: it is sharded over several process groups, it has all-gathers of its own, or `buffers`
-    is not 2 to 64 and equal on all ranks; TypeError: it is no whole number. NotImplementedError also, on this rank alone: a torch without
-    set_custom_all_gather, or that holds its buffers in another way than is known (2.15's is)."""
+    is not 2 to 64 and equal on all ranks; TypeError: it is no whole number. On this rank alone also: ValueError: it is no model of
+    fully_shard(). NotImplementedError: a torch without set_custom_all_gather, or that holds its buffers in another way than is known
+    (2.15's is)."""
     _require_custom("register_all_gathers", "set_custom_all_gather")
     from coordd.torch.distributed import _all_gathers
     return _all_gathers.register(model, buffers)
 
 
 def register_reduce_scatters(model: Any, buffers: int = 2) -> Any:
-    """The same of the gradients: collective, on a model as of register_all_gathers(), before or behind that:
+    """Collective, once a model on GPUs is sharded by torch's fully_shard (FSDP2); beside register_all_gathers(), before or behind that,
+    or alone:
 
+        for layer in model.layers:
+            fully_shard(layer)
+        fully_shard(model)
         scatters = coordd.torch.distributed.register_reduce_scatters(model)
 
-    From the forward pass behind the first reduced gradients on, those are reduced in so many `buffers`, each as large as the largest
-    group's with its result, and copied to where torch has them. torch has one at work, or what set_reduce_scatter_max_input_buffers()
-    says. Errors likewise; `buffers` is 1 to 64."""
+    From the forward pass behind the first reduced gradients on, gradients are reduced in so many `buffers`, each as large as the gradients
+    of the largest group of parameters with their result, in memory of NCCL's (`mem_allocator`) that all ranks have registered: NCCL moves
+    from and to it without a copy of its own. The result is copied to where torch has the gradients. torch has one buffer at work, or what
+    set_reduce_scatter_max_input_buffers() says; what finds none free takes torch's memory, on all ranks alike. deregister() ends that;
+    after recover() the model is sharded anew.
+
+    Errors as register_all_gathers(), of the model's reduce-scatters and set_custom_reduce_scatter; `buffers` is 1 to 64."""
     _require_custom("register_reduce_scatters", "set_custom_reduce_scatter")
     from coordd.torch.distributed import _reduce_scatters
     return _reduce_scatters.register(model, buffers)

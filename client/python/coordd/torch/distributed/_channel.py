@@ -262,13 +262,20 @@ class Channel:
         except CoorddError as error:
             raise as_backend_error(error) from None
 
-    def get(self, key: str, timeout_s: float) -> Optional[bytes]:
+    def get(self, key: str, timeout_s: float, most_bytes: int = 1024) -> Optional[bytes]:
         """None: nobody has put it there in time."""
         try:
-            return _store.get(self.job.worker, self._key(key), timeout_s)
+            return _store.get(self.job.worker, self._key(key), timeout_s, most_bytes)
         except CoorddError as error:
             if error.code == "DEADLINE_EXCEEDED":
                 return None
+            raise as_backend_error(error) from None
+
+    def are_there(self, keys: Sequence[str]) -> bool:
+        """Now, all of them."""
+        try:
+            return _store.are_there(self.job.worker, [self._key(key) for key in keys], self.timeout_s)
+        except CoorddError as error:
             raise as_backend_error(error) from None
 
     def count(self, key: str) -> int:

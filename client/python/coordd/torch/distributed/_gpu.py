@@ -20,6 +20,14 @@ _BYTES = 1  # coordd_dtype_t: who only moves does not look at the dtype
 _NO_BYTES: Dict[torch.device, torch.Tensor] = {}  # an address for what has none
 
 
+def _told_of_graphs(error: Exception) -> Exception:
+    """What the library says of a capture tells what to call for coordd.torch, whose prepare_graphs() does not concern a group's worker."""
+    if "CUDA graph" not in str(error):
+        return error
+    return type(error)("coordd: a call of torch.distributed while its stream is captured into a CUDA graph, which groups of coordd's cannot "
+                       "have there: expected calls of coordd.torch, such as allreduce_() behind prepare_graphs() [UNIMPLEMENTED]")
+
+
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.data_ptr() < other.data_ptr() + size_bytes(other) and other.data_ptr() < one.data_ptr() + size_bytes(one)
 
@@ -101,7 +109,10 @@ class GpuCalls:
             if last is not None and not last.done():
                 last.come_before(stream)
             prepared = turn.describe(tensor, out_of, into, count, dtype, capacity, stream)
-            return turn, channel.submit_prepared(kind.function, prepared, channel.set, *arguments)
+            try:
+                return turn, channel.submit_prepared(kind.function, prepared, channel.set, *arguments)
+            except dist.DistBackendError as error:  # type: ignore[attr-defined]
+                raise _told_of_graphs(error) from None
 
     def require_received(self, native: _native.Work, expected: Sequence[int]) -> None:
         """DistBackendError: what came lies in other places than the program looks at. In bytes, by member; the work is enqueued."""

@@ -3,6 +3,7 @@
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 
 from coordd.torch.distributed import _group
 from coordd.torch.distributed._agreement import agree
@@ -40,6 +41,34 @@ def try_memory(what: str, group: Any, device: torch.device, refusal: Optional[Ex
     group._register_pool(what, pool, alike=True)
     group.deregister_mem_pool(pool)
     return told
+
+
+def backend_of(group: Any = None) -> Any:
+    """coordd's backend for GPUs of a group of torch's; None: of the default group. Not a collective. It has what torch's own NCCL backend
+    has for memory that NCCL knows: `mem_allocator`, register_mem_pool() and deregister_mem_pool().
+
+        backend = coordd.torch.distributed.backend_of()
+        pool = torch.cuda.MemPool(backend.mem_allocator)
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.empty(1 << 26, device="cuda")   # before it is registered: later ones are not
+        backend.register_mem_pool(pool)                    # all ranks
+        ... dist.all_reduce(tensor) ...
+        backend.deregister_mem_pool(pool)                  # before the memory is freed
+
+    ValueError: there is no default group, or coordd is not the group's backend for GPUs."""
+    of = dist.group.WORLD if group is None else group
+    if of is None:
+        raise ValueError("backend_of: found no default group, expected init_process_group(\"coordd\") before")
+    if isinstance(of, _group.Group):
+        return of
+    try:
+        half = of._get_backend(torch.device("cuda"))
+    except (AttributeError, RuntimeError):  # it is no group, or has none for GPUs
+        half = None
+    if not isinstance(half, _group.Group):
+        found = f"{type(of).__name__} without one" if half is None else half.name()
+        raise ValueError(f"backend_of: expected a group whose backend for GPUs is coordd, found {found}")
+    return half
 
 
 def own_half(what: str, process_group: Any, device: torch.device) -> Any:

@@ -6,7 +6,6 @@ from ctypes import c_double, c_int32, c_int64, c_void_p
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-from torch._C import _distributed_c10d as c10d
 
 from coordd import _library, _native
 from coordd.exceptions import CoorddError
@@ -39,13 +38,15 @@ class MemoryPools(Calls):
         other's memory, NCCL has none, and the regions are registered as any other. Of an old NCCL and of such memory coordd's log
         has a warning then: "no symmetric windows", "becomes no symmetric window".
 
-        What one rank refuses all raise, and nothing is registered. ValueError: the ranks' pools have different segments, the group would
-        have more than 64 regions, what symm=True requires is not there, or the group has ended. TypeError: it is no pool.
-        DistBackendError: coordd's sentence, when a rank cannot register (COORDD_GPU_REGISTER=0, NCCL before 2.19)."""
+        What one rank refuses all raise, and nothing is registered. ValueError: the pool has no segments yet, the ranks' pools have
+        different ones, the group would have more than 64 regions, what symm=True requires is not there, or the group has ended.
+        TypeError: it is no pool. DistBackendError: coordd's sentence, when a rank cannot register (COORDD_GPU_REGISTER=0, NCCL before
+        2.19), or has not come within three quarters of the group's timeout, and which; the group goes on, and the next call that all make is
+        in step."""
         found, refusal = os.environ.get("COORDD_GPU_REGISTER"), None
         if symm and found != "symmetric":
-            refusal = ValueError("register_mem_pool(symm=True): there are symmetric windows with COORDD_GPU_REGISTER=symmetric on all "
-                                 f"ranks, found {'none' if found is None else repr(found)}; without it expected symm=False")
+            refusal = ValueError(f"register_mem_pool(symm=True): COORDD_GPU_REGISTER is {'not set' if found is None else repr(found)}, "
+                                 "expected COORDD_GPU_REGISTER=symmetric in the environment of all ranks, or symm=False")
         self._register_pool("register_mem_pool", pool, bool(symm), refusal)
 
     def _register_pool(self, what: str, pool: Any, alike: bool, refusal: Optional[Exception] = None) -> None:
@@ -56,14 +57,14 @@ class MemoryPools(Calls):
             refusal = refusal or self._refusal_of(what, segments)
         except (NotImplementedError, TypeError) as error:
             refusal = error
-        told = agree(what, self, refusal, len(segments), int(alike))
-        counts = [count for count, _ in told]
+        told = agree(what, self, refusal, int(alike), *[size for _, _, size in segments])
+        counts = [len(one) - 1 for one in told]
         if len(set(counts)) > 1:
             raise ValueError(f"{what}: the pools of the ranks have {', '.join(map(str, counts))} segments, "
                              "expected one number on all ranks")
-        require_one(what, "symm", [one for _, one in told])
-        if alike and segments:
-            self._require_equal(what, [size for _, _, size in segments])
+        require_one(what, "symm", [one[0] for one in told])
+        if alike:
+            _require_equal(what, [one[1:] for one in told])
         done: List[_Segment] = []
         try:
             for segment in segments:
@@ -78,6 +79,9 @@ class MemoryPools(Calls):
         self._registered_pools().setdefault(pool.id, (pool, []))[1].extend(segments)
 
     def _refusal_of(self, what: str, segments: List[_Segment]) -> Optional[Exception]:
+        if not segments:
+            return ValueError(f"{what}: the pool has no segments, expected at least one: what is allocated from it later is not "
+                              "registered, so allocate before (with torch.cuda.use_mem_pool(pool): ...)")
         there = [one for _, regions in self._registered_pools().values() for one in regions]
         if len(there) + len(segments) > _REGIONS_MAX:
             already = f", beside {len(there)} regions that the group has registered" if there else ""
@@ -88,13 +92,6 @@ class MemoryPools(Calls):
                 return ValueError(f"{what}: the group has registered memory of this pool, expected deregister_mem_pool() before it is "
                                   "registered anew")
         return None
-
-    def _require_equal(self, what: str, own: List[int]) -> None:
-        sizes = [one.tolist() for one in self._everyones(own)]
-        for rank, of_rank in enumerate(sizes):
-            if of_rank != sizes[0]:
-                raise ValueError(f"{what}: rank {rank}'s pool has segments of {_text(of_rank)} bytes, rank 0's of "
-                                 f"{_text(sizes[0])}, expected equal sizes on all ranks")
 
     def _take_back(self, segments: List[_Segment]) -> None:
         """Those of a call that has failed."""
@@ -118,12 +115,6 @@ class MemoryPools(Calls):
         """The pools, so that torch does not free their segments, and these, of which the group has registered each as a region."""
         return self.__dict__.setdefault("_pools", {})
 
-    def _everyones(self, numbers: List[int]) -> List[torch.Tensor]:
-        own = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        everyone = [torch.empty_like(own) for _ in range(self._size_)]
-        self.allgather([everyone], [own], c10d.AllgatherOptions()).wait()  # type: ignore[attr-defined]
-        return everyone
-
     def _call_memory(self, function_name: str, *arguments: Any) -> None:
         channel = self._channel
         function = _library.library().function(function_name)
@@ -140,6 +131,13 @@ def _segments_of(what: str, pool: Any) -> List[_Segment]:
     if not hasattr(pool, "snapshot"):
         raise tells_nothing(what)
     return sorted((int(segment["device"]), int(segment["address"]), int(segment["total_size"])) for segment in pool.snapshot())
+
+
+def _require_equal(what: str, sizes: List[List[int]]) -> None:
+    for rank, of_rank in enumerate(sizes):
+        if of_rank != sizes[0]:
+            raise ValueError(f"{what}: rank {rank}'s pool has segments of {_text(of_rank)} bytes, rank 0's of "
+                             f"{_text(sizes[0])}, expected equal sizes on all ranks")
 
 
 def _no_pool(what: str, found: Any) -> TypeError:
