@@ -134,8 +134,9 @@ COORDD_API void coordd_torch_free(void* memory, ptrdiff_t size_bytes, int device
  *
  * UNIMPLEMENTED: not all ranks can, and why (COORDD_GPU_REGISTER, no NCCL, NCCL before 2.19); with
  * on_failure "continue". INVALID_ARGUMENT: it is not memory of the device, or overlaps with what is
- * registered. DEADLINE_EXCEEDED: which ranks have not come; where one comes later and the device's
- * part was under way, the generation ends then, since the others would have what this rank has not.
+ * registered. DEADLINE_EXCEEDED: which ranks have not come, or have given up; half a minute later
+ * at most while coordd is away. Where one comes later and the device's part was under way, the
+ * generation ends then, since the others would have what this rank has not.
  * RESOURCE_EXHAUSTED; UNAVAILABLE; the generation's end, as coordd_worker_status. */
 COORDD_API coordd_status_t coordd_register_device(coordd_worker_t* worker, int32_t process_set,
                                                   int32_t device_index, void* memory,

@@ -136,19 +136,29 @@ inline void WindowsOutOfStep(RankOnDevice& r) {
 }
 
 // Rank 2 leaves the second call out. The others are told who has not come, and the next call
-// of all is as if nothing had been.
-inline void WindowsLeftOut(RankOnDevice& r) {
+// of all is as if nothing had been. `seconds`: their limit, with 0 COORDD_TIMEOUT.
+inline void WindowsLeftOut(RankOnDevice& r, double seconds) {
   constexpr int64_t kBytes = 1 << 16;
+  constexpr double kPatience = 300;  // against hangs only
   MemoryOfNccl first(r, kBytes);
-  for (int i = 0; r.rank() != 2 && i < 2; ++i) {
+  const int calls = seconds > 0 ? 2 : 1;
+  for (int i = 0; r.rank() != 2 && i < calls; ++i) {
     void* second = nullptr;
     RequireOk(coordd_alloc_device(r.device(), kBytes, &second), "allocate");
     const coordd_status_t status =
-        coordd_register_device(r.worker(), 0, r.device(), second, kBytes, 1);
+        coordd_register_device(r.worker(), 0, r.device(), second, kBytes, seconds);
     std::printf("left out: %s %s\n", coordd_status_name(status), coordd_last_error());
     RequireOk(coordd_free_device(second), "free what was not registered");
   }
-  AwaitAll(r, "left out");
+  const std::string told = "told/" + std::to_string(r.rank());
+  RequireOk(coordd_store_set(r.worker(), told.c_str(), "", 0, kPatience), "say");
+  for (int rank = 0; rank < r.size(); ++rank) {
+    char nothing[1];
+    size_t bytes = 0;
+    RequireOk(coordd_store_get(r.worker(), ("told/" + std::to_string(rank)).c_str(), nothing,
+                               sizeof(nothing), &bytes, kPatience),
+              "hear");
+  }
   MemoryOfNccl third(r, 2 * kBytes);
   third.Reduce("third");
   first.Reduce("first");
@@ -162,12 +172,13 @@ inline void WindowsLeftOut(RankOnDevice& r) {
 }
 
 // Three pieces of it, of which the third comes when the first has gone. more > 0: of the second
-// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third. -3 to -5:
-// WindowsOfThreads, WindowsOutOfStep, WindowsLeftOut.
+// rank 1 has as many bytes more; -2: rank 1 lets go of the first one behind the third. -3 to -6:
+// WindowsOfThreads, WindowsOutOfStep, WindowsLeftOut, once with a limit and once without.
 inline void Windows(RankOnDevice& r, int more) {
   if (more == -3) return WindowsOfThreads(r);
   if (more == -4) return WindowsOutOfStep(r);
-  if (more == -5) return WindowsLeftOut(r);
+  if (more == -5) return WindowsLeftOut(r, 1);
+  if (more == -6) return WindowsLeftOut(r, 0);
   constexpr int64_t kBytes = 1 << 16;
   const bool odd = r.rank() == 1;
   MemoryOfNccl first(r, kBytes);

@@ -162,7 +162,8 @@ class GpuWordsTest(GpuCase):
                             NCCL_DEBUG_FILE=os.path.join(logs, "%h.%p"), **variables)
         self.told(daemon, count)
         status = os.path.join(self.folder, "status.json")
-        _, text = self.run_command(processes.program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
+        ended, text = self.run_command(processes.program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
+        self.assertEqual(ended, 0, text)
         with open(status, "w", encoding="utf-8") as file:
             file.write(text)
         return self.run_command(sys.executable, os.path.join(FOLDER, "nccl_words.py"), "--status", status, *sorted(glob.glob(f"{logs}/*")))

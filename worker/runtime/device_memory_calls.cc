@@ -19,6 +19,9 @@ namespace {
 // has been given eight such batches in a row (docs/design/nccl.md), and then some are on their way.
 constexpr int kMarkersMax = 40;
 
+// Of a meeting, to which who stops waiting comes back: coordd does not let it be withdrawn.
+constexpr absl::Duration kMeetingTimeout = absl::Hours(24 * 365);
+
 using Submit = absl::FunctionRef<absl::StatusOr<std::shared_ptr<Work>>(Submission)>;
 
 Submission Gathering(const DeviceRange& range, std::string name, int64_t bytes) {
@@ -40,6 +43,7 @@ struct Registering {
   Submit submit;
   std::vector<int32_t> ranks = {};  // of the set
   int64_t meeting = 0;
+  bool others_were_late = false;
 };
 
 absl::Status Meet(Registering& call) {
@@ -54,6 +58,7 @@ absl::Status Meet(Registering& call) {
   const auto submit = [&call](std::string name) {
     Submission submission = Gathering(call.range, std::move(name), sizeof(kNothing));
     submission.input = &kNothing;
+    submission.timeout = kMeetingTimeout;
     return call.submit(std::move(submission));
   };
   COORDD_ASSIGN_OR_RETURN(
@@ -61,17 +66,16 @@ absl::Status Meet(Registering& call) {
   return absl::OkStatus();
 }
 
-// What is waited for has a name that the program does not know.
-absl::Status Await(const Registering& call, Work& work) {
-  const absl::Status status = work.Wait(call.deadline);
-  if (!absl::IsDeadlineExceeded(status)) return status;
-  MemoryMeetings& meetings = call.devices.meetings();
-  meetings.GiveUp(call.range.process_set, call.meeting);
-  return meetings.TooLong(call.range.process_set, call.ranks, call.meeting);
+// What is waited for has a name that the program does not know. CANCELLED: another rank has
+// withdrawn it, whose patience was over.
+absl::Status Await(Registering& call, Work& work) {
+  absl::Status status = work.Wait(call.deadline);
+  call.others_were_late = absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+  return status;
 }
 
 // Whether the ranks' parts can be a window, which all of them read out of the same claims.
-absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
+absl::StatusOr<bool> AgreeOnWindow(Registering& call, int64_t windows) {
   const DeviceRange& range = call.range;
   const auto claim = std::make_shared<const WindowClaim>(
       WindowClaim{range.size_bytes, DeviceMemorySize(range.memory), windows});
@@ -94,7 +98,7 @@ absl::StatusOr<bool> AgreeOnWindow(const Registering& call, int64_t windows) {
   return why_not.empty();
 }
 
-absl::Status Mark(const Registering& call, bool as_window) {
+absl::Status Mark(Registering& call, bool as_window) {
   const DeviceRange& range = call.range;
   Submission submission = Gathering(
       range, call.devices.ExpectMemory(range.process_set, call.number, call.meeting, as_window),
@@ -106,14 +110,9 @@ absl::Status Mark(const Registering& call, bool as_window) {
   return Await(call, *work);
 }
 
-absl::Status Register(Registering call) {
+// Behind the meeting.
+absl::Status RegisterTogether(Registering& call, int64_t windows) {
   const DeviceRange& range = call.range;
-  const absl::Span<std::byte> memory(static_cast<std::byte*>(range.memory),
-                                     static_cast<size_t>(range.size_bytes));
-  COORDD_ASSIGN_OR_RETURN(
-      const int64_t windows,
-      call.devices.AwaitTurn(range.process_set, call.number, range.device, memory, call.deadline));
-  COORDD_RETURN_IF_ERROR(Meet(call));
   COORDD_ASSIGN_OR_RETURN(bool as_window,
                           call.devices.AwaitMemory(range.process_set, range.device, call.deadline));
   if (as_window) {
@@ -126,6 +125,26 @@ absl::Status Register(Registering call) {
   return absl::UnavailableError(
       "no place was found in the order of the device: what is planned is staged as long as a "
       "schedule is in force");
+}
+
+absl::Status Register(Registering call) {
+  const DeviceRange& range = call.range;
+  const absl::Span<std::byte> memory(static_cast<std::byte*>(range.memory),
+                                     static_cast<size_t>(range.size_bytes));
+  COORDD_ASSIGN_OR_RETURN(
+      const int64_t windows,
+      call.devices.AwaitTurn(range.process_set, call.number, range.device, memory, call.deadline));
+  COORDD_RETURN_IF_ERROR(Meet(call));
+  absl::Status status = RegisterTogether(call, windows);
+  if (status.ok()) return status;
+  // NCCL knows it on all ranks as soon as the marker is launched, which the device may do late.
+  if (call.others_were_late && call.devices.WasLaunched(range.process_set, call.number))
+    return absl::OkStatus();
+  // Whoever comes late need not wait for this rank.
+  MemoryMeetings& meetings = call.devices.meetings();
+  meetings.GiveUp(range.process_set, call.meeting);
+  if (!call.others_were_late) return status;
+  return meetings.TooLong(range.process_set, call.ranks, call.meeting);
 }
 
 }  // namespace

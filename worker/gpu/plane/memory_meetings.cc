@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "worker/gpu/nccl/store_end.h"
@@ -15,6 +16,9 @@ namespace coordd {
 namespace {
 
 constexpr absl::Duration kLookLimit = absl::Seconds(2);
+// As long as a coordd is away that is started again.
+constexpr absl::Duration kTellLimit = absl::Seconds(30);
+constexpr absl::string_view kGivenUp = " given up";
 constexpr size_t kNamedRanks = 16;
 
 std::string PrefixOf(ProcessSetId process_set) {
@@ -26,6 +30,21 @@ std::string ProgressKey(ProcessSetId process_set, int32_t rank) {
 std::string GivenUpKey(ProcessSetId process_set, int64_t number) {
   return absl::StrCat(PrefixOf(process_set), "given-up/", number);
 }
+
+// What a rank has left of its progress.
+struct Progress {
+  int64_t value = 0;
+  bool is_waiting = true;
+
+  explicit Progress(absl::string_view text) {
+    is_waiting = !absl::ConsumeSuffix(&text, kGivenUp);
+    if (!absl::SimpleAtoi(text, &value)) value = 0;
+  }
+  // Of a rank that has come to that meeting.
+  bool HasGivenUp(int64_t number) const {
+    return !is_waiting && (value == 2 * number + 1 || value == 2 * number + 2);
+  }
+};
 
 // "rank 2 has", "ranks 1, 2 have", "ranks 0, 1, ... and 3 more have".
 std::string Names(const std::vector<int32_t>& ranks) {
@@ -44,8 +63,9 @@ void MemoryMeetings::Note(ProcessSetId process_set, const Meeting& meeting) {
 }
 
 absl::Status MemoryMeetings::SetProgress(ProcessSetId process_set, int64_t progress,
-                                         absl::Time deadline) {
-  return EndOr(store_.Set(ProgressKey(process_set, rank_), absl::StrCat(progress),
+                                         bool is_waiting, absl::Time deadline) {
+  return EndOr(store_.Set(ProgressKey(process_set, rank_),
+                          absl::StrCat(progress, is_waiting ? "" : kGivenUp),
                           std::max(deadline, clock_.Now() + kLookLimit)));
 }
 
@@ -56,10 +76,32 @@ absl::StatusOr<bool> MemoryMeetings::SomebodyGaveUp(ProcessSetId process_set, in
   return found->front().has_value();
 }
 
+absl::Status MemoryMeetings::TellGivenUp(ProcessSetId process_set, int64_t number,
+                                         absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(EndOr(store_.Set(GivenUpKey(process_set, number), "", deadline)));
+  return SetProgress(process_set, 2 * number + 2, /*is_waiting=*/false, deadline);
+}
+
 void MemoryMeetings::GiveUp(ProcessSetId process_set, int64_t number) {
-  const absl::Status told =
-      store_.Set(GivenUpKey(process_set, number), "", clock_.Now() + kLookLimit);
-  if (!told.ok()) COORDD_LOG(kDebug, "a registration that was given up: ", told.message());
+  const absl::Status told = TellGivenUp(process_set, number, clock_.Now() + kTellLimit);
+  if (told.ok()) return;
+  COORDD_LOG(kDebug, "a registration that was given up: ", told.message());
+  MutexLock lock(&mu_);
+  untold_.emplace(process_set, number);
+}
+
+absl::Status MemoryMeetings::TellUntold(absl::Time deadline) {
+  std::set<std::pair<ProcessSetId, int64_t>> untold;
+  {
+    MutexLock lock(&mu_);
+    untold = untold_;
+  }
+  for (const auto& [process_set, number] : untold) {
+    COORDD_RETURN_IF_ERROR(TellGivenUp(process_set, number, deadline));
+    MutexLock lock(&mu_);
+    untold_.erase({process_set, number});
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MemoryMeetings::Meeting> MemoryMeetings::Current(ProcessSetId process_set,
@@ -83,19 +125,25 @@ absl::StatusOr<MemoryMeetings::Meeting> MemoryMeetings::Current(ProcessSetId pro
 absl::StatusOr<int64_t> MemoryMeetings::Meet(ProcessSetId process_set,
                                              absl::Span<const int32_t> ranks, absl::Time deadline,
                                              Submit submit) {
+  COORDD_RETURN_IF_ERROR(TellUntold(deadline));
   COORDD_ASSIGN_OR_RETURN(Meeting meeting, Current(process_set, deadline));
   const int64_t number = meeting.number;
   if (ranks.size() > 1) {
     if (meeting.work == nullptr) {
-      COORDD_RETURN_IF_ERROR(SetProgress(process_set, 2 * number + 1, deadline));
       COORDD_ASSIGN_OR_RETURN(
           meeting.work, submit(absl::StrCat("coordd.meeting/", ToInt(process_set), "/", number)));
       Note(process_set, meeting);
     }
+    COORDD_RETURN_IF_ERROR(SetProgress(process_set, 2 * number + 1, /*is_waiting=*/true, deadline));
     meeting.work->Wait(deadline).IgnoreError();
-    if (!meeting.work->done()) return NotAll(process_set, ranks, number, 2 * number + 1);
+    if (!meeting.work->done()) {
+      absl::Status who = NotAll(process_set, ranks, number, 2 * number + 1);
+      // Others that wait longer say that this one has been there.
+      SetProgress(process_set, 2 * number + 1, /*is_waiting=*/false, deadline).IgnoreError();
+      return who;
+    }
     COORDD_RETURN_IF_ERROR(meeting.work->Wait(deadline));  // its status
-    COORDD_RETURN_IF_ERROR(SetProgress(process_set, 2 * number + 2, deadline));
+    COORDD_RETURN_IF_ERROR(SetProgress(process_set, 2 * number + 2, /*is_waiting=*/true, deadline));
   }
   Note(process_set, {number + 1, nullptr});
   return number;
@@ -104,7 +152,7 @@ absl::StatusOr<int64_t> MemoryMeetings::Meet(ProcessSetId process_set,
 absl::Status MemoryMeetings::NotAll(ProcessSetId process_set, absl::Span<const int32_t> ranks,
                                     int64_t number, int64_t progress) {
   std::vector<std::string> keys;
-  std::vector<int32_t> missing;
+  std::vector<int32_t> missing, given_up;
   const absl::Time limit = clock_.Now() + kLookLimit;
   for (size_t at = 0; at < ranks.size(); ++at) {
     keys.push_back(ProgressKey(process_set, ranks[at]));
@@ -117,22 +165,32 @@ absl::Status MemoryMeetings::NotAll(ProcessSetId process_set, absl::Span<const i
                        " there), or the device is not through with what was launched before"));
     }
     for (size_t i = 0; i < keys.size(); ++i) {
-      int64_t has = 0;
-      const auto& value = (*found)[i];
-      if (value.has_value() && absl::SimpleAtoi(*value, &has) && has >= progress) continue;
-      missing.push_back(ranks[at + 1 - keys.size() + i]);
+      const int32_t rank = ranks[at + 1 - keys.size() + i];
+      const Progress has((*found)[i].value_or(""));
+      if (rank != rank_ && has.HasGivenUp(number)) {
+        given_up.push_back(rank);
+      } else if (has.value < progress) {
+        missing.push_back(rank);
+      }
     }
     keys.clear();
   }
   const std::string which = absl::StrCat("this registration of memory (number ", number + 1,
                                          " in process set ", ToInt(process_set), ")");
-  if (missing.empty()) {
+  if (missing.empty() && given_up.empty()) {
     return absl::DeadlineExceededError(
         absl::StrCat("all ranks have come to ", which,
                      ", and the device is not through with what was launched before"));
   }
+  const std::string who =
+      missing.empty()
+          ? absl::StrCat(Names(given_up), " been at ", which, " and given up")
+          : absl::StrCat(Names(missing), " not come to ", which,
+                         given_up.empty()
+                             ? ""
+                             : absl::StrCat(", ", Names(given_up), " been there and given up"));
   return absl::DeadlineExceededError(absl::StrCat(
-      Names(missing), " not come to ", which,
+      who,
       ": all ranks of the set have to call it; the next one that all of them call is in step "
       "again"));
 }

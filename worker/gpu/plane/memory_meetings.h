@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -29,7 +31,8 @@ namespace coordd {
 // Of one generation. Thread-safe; in a set one call at a time.
 class MemoryMeetings {
  public:
-  // Submits a host's allgather of one byte.
+  // Submits a host's allgather of one byte, which has no limit of its own: who stops waiting for it
+  // comes back to it.
   using Submit = absl::FunctionRef<absl::StatusOr<std::shared_ptr<Work>>(std::string name)>;
 
   // `store` (the generation's) and `clock` outlive it. `rank`: this one, in the job.
@@ -40,7 +43,9 @@ class MemoryMeetings {
   // time. `ranks`: of the set. DEADLINE_EXCEEDED: who has not come; the work's and the store's.
   absl::StatusOr<int64_t> Meet(ProcessSetId process_set, absl::Span<const int32_t> ranks,
                                absl::Time deadline, Submit submit);
-  // This rank does not go on with what it has met for: others that come later need not try.
+  // This rank does not go on with what it has met for: others that come later need not try. Waits
+  // for a coordd that is away, half a minute at most; what it has not heard by then it is told
+  // before this rank's next meeting.
   void GiveUp(ProcessSetId process_set, int64_t number);
   // What to say when a wait behind that meeting has taken too long: DEADLINE_EXCEEDED with the
   // ranks that have not met, or that all have. Asks coordd, for two seconds at most.
@@ -59,8 +64,13 @@ class MemoryMeetings {
   absl::StatusOr<bool> SomebodyGaveUp(ProcessSetId process_set, int64_t number,
                                       absl::Time deadline);
   // Of this rank: 2n + 1 when it has come to meeting n, 2n + 2 when it has met there.
-  absl::Status SetProgress(ProcessSetId process_set, int64_t progress, absl::Time deadline);
-  // DEADLINE_EXCEEDED, which names those with less progress than that.
+  // `is_waiting`: it has not given up.
+  absl::Status SetProgress(ProcessSetId process_set, int64_t progress, bool is_waiting,
+                           absl::Time deadline);
+  absl::Status TellGivenUp(ProcessSetId process_set, int64_t number, absl::Time deadline);
+  // What coordd has not heard.
+  absl::Status TellUntold(absl::Time deadline);
+  // DEADLINE_EXCEEDED, which names those with less progress than that, and who has given up.
   absl::Status NotAll(ProcessSetId process_set, absl::Span<const int32_t> ranks, int64_t number,
                       int64_t progress);
 
@@ -71,7 +81,8 @@ class MemoryMeetings {
 
   // Guarded by mu_.
   Mutex mu_;
-  std::map<ProcessSetId, Meeting> meetings_ ABSL_GUARDED_BY(mu_);  // that nobody has used
+  std::map<ProcessSetId, Meeting> meetings_ ABSL_GUARDED_BY(mu_);           // that nobody has used
+  std::set<std::pair<ProcessSetId, int64_t>> untold_ ABSL_GUARDED_BY(mu_);  // given up
 };
 
 }  // namespace coordd

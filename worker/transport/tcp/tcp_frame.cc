@@ -54,13 +54,17 @@ absl::StatusOr<FrameHeader> ParseHeader(const EncodedHeader& bytes) {
   header.kind = static_cast<FrameKind>(bytes[0]);
   header.tag = Get(bytes, kTagAt, FrameHeader::kTagBits / 8);
   header.size_bytes = Get(bytes, kSizeAt, sizeof(uint64_t));
-  const bool is_filled = std::any_of(bytes.begin() + kEndAt, bytes.end(),
-                                     [](std::byte filling) { return filling != std::byte{0}; });
-  if (bytes[1] == std::byte{0} && bytes[2] == std::byte{0} && !is_filled && IsAllowed(header))
-    return header;
+  const auto is_zero = [](std::byte filling) { return filling == std::byte{0}; };
+  if (!std::all_of(bytes.begin() + 1, bytes.begin() + kTagAt, is_zero) ||
+      !std::all_of(bytes.begin() + kEndAt, bytes.end(), is_zero)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame of kind ", static_cast<int>(bytes[0]),
+                     " whose filling is not zeros: its bytes are not what a rank sends"));
+  }
+  if (IsAllowed(header)) return header;
   return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(bytes[0]),
                                                  " with tag ", header.tag, " and size ",
-                                                 header.size_bytes, " is none"));
+                                                 header.size_bytes, ", which no rank sends"));
 }
 
 }  // namespace coordd

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,7 +84,8 @@ TEST_F(MemoryMeetingsTest, WhereTheLastOneHasGivenUpTheOthersMeetAnew) {
   EXPECT_THAT(Meet(2), IsOkAndHolds(0));
   EXPECT_THAT(At(2).TooLong(kAllRanks, ranks_, 0),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("ranks 0, 1 have not come"), HasSubstr("number 1"))));
+                       HasSubstr("ranks 0, 1 have been at this registration of memory (number 1 in "
+                                 "process set 0) and given up: all")));
   At(2).GiveUp(kAllRanks, 0);
   ExpectLate(0, "number 2");
   ExpectLate(1, "rank 2 has not come to this registration of memory (number 2");
@@ -129,6 +131,66 @@ TEST_F(MemoryMeetingsTest, TheEndOfTheGenerationIsNoMistakeOfTheProgram) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("not all ranks of process set 0 have come"),
                              Not(HasSubstr("rank 1")))));
+}
+
+TEST_F(MemoryMeetingsTest, WhoHasGivenUpAndLeavesTheNextOneOutIsNamed) {
+  ExpectLate(0, "ranks 1, 2 have not come");
+  ExpectLate(1,
+             "rank 2 has not come to this registration of memory (number 1 in process set 0), "
+             "rank 0 has been there and given up: all ranks");
+  EXPECT_THAT(Meet(2), IsOkAndHolds(0));
+  EXPECT_THAT(Meet(1), IsOkAndHolds(0));
+  EXPECT_THAT(At(1).TooLong(kAllRanks, ranks_, 0),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("rank 0 has been at this registration of memory (number 1"),
+                             HasSubstr("and given up"), Not(HasSubstr("rank 2")))));
+}
+
+// Has no words while coordd is away.
+class AwayStore final : public Store {
+ public:
+  bool is_away = false;
+
+  absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
+    if (is_away) return absl::UnavailableError("coordd is away");
+    return store_.Set(key, std::move(value), deadline);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    return store_.Get(key, deadline);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override {
+    return store_.Add(key, delta, deadline);
+  }
+  absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override {
+    return store_.DeletePrefix(prefix, deadline);
+  }
+  absl::StatusOr<std::vector<std::optional<std::string>>> Look(const std::vector<std::string>& keys,
+                                                               bool values,
+                                                               absl::Time deadline) override {
+    return store_.Look(keys, values, deadline);
+  }
+
+ private:
+  InMemoryStore store_;
+};
+
+TEST_F(MemoryMeetingsTest, WhatCoorddHasNotHeardIsToldBeforeTheNextMeeting) {
+  AwayStore store;
+  ranks_ = {0, 1};
+  MemoryMeetings first(store, Clock::Real(), 0), second(store, Clock::Real(), 1);
+  const auto meet = [&](MemoryMeetings& meetings) {
+    return meetings.Meet(kAllRanks, ranks_, absl::InfinitePast(),
+                         [&](std::string name) { return Submit(name); });
+  };
+  EXPECT_FALSE(meet(first).ok());
+  EXPECT_THAT(meet(second), IsOkAndHolds(0));
+  store.is_away = true;
+  second.GiveUp(kAllRanks, 0);
+  EXPECT_THAT(meet(second), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("away")));
+  store.is_away = false;
+  EXPECT_FALSE(meet(second).ok());
+  EXPECT_THAT(meet(first), IsOkAndHolds(1));
+  EXPECT_THAT(meet(second), IsOkAndHolds(1));
 }
 
 class ManyMeetingsTest : public MemoryMeetingsTest {

@@ -260,6 +260,19 @@ TEST(MessageLink, BelievesNoLengthThatItHasNotSaid) {
   EXPECT_FALSE(refuses({FrameKind::kReady, 1, kLarge}));
 }
 
+TEST(MessageLink, BelievesNoHeaderWhoseFillingIsNotZeros) {
+  const EncodedHeader header = Encode({FrameKind::kSmall, 1, 10});
+  for (size_t at = 1; at < header.size(); ++at) {
+    if (at == 3) at = 16;  // what it says is in between
+    End end(Rank{1});
+    Bytes bytes(header.begin(), header.end());
+    bytes[at] = std::byte{1};
+    EXPECT_THAT(std::string(end.Hear(bytes).message()),
+                HasSubstr("of kind 3 whose filling is not zeros"))
+        << at;
+  }
+}
+
 TEST(MessageLink, KeepsNoMoreThanItsBound) {
   End end(Rank{1});
   const Bytes payload = Filled(kSmallBytesMax, 1);
