@@ -31,44 +31,47 @@ int64_t StreamBytesMin() {
 
 #if defined(__x86_64__)
 
+namespace {
+
+// Whole lines from `at` on, by loads and stores of 16 bytes; where it ends.
+template <typename Store>
+int64_t CopyLines(std::byte* to, const std::byte* from, int64_t at, int64_t size_bytes,
+                  const Store& store) {
+  for (; at + kLineBytes <= size_bytes; at += kLineBytes) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + at);
+    auto* target = reinterpret_cast<__m128i*>(to + at);
+    const __m128i a = _mm_loadu_si128(source);
+    const __m128i b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2);
+    const __m128i d = _mm_loadu_si128(source + 3);
+    store(target, a);
+    store(target + 1, b);
+    store(target + 2, c);
+    store(target + 3, d);
+  }
+  return at;
+}
+
+}  // namespace
+
 // Four stores of 16 bytes fill a line of the write-combining buffer, which leaves the core whole:
 // wider stores would need run-time dispatch and gain nothing, since memory is the limit.
 void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
   const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLineBytes);
   const int64_t head = std::min(size_bytes, (kLineBytes - misaligned) % kLineBytes);
   std::memcpy(to, from, static_cast<size_t>(head));
-  int64_t at = head;
-  for (; at + kLineBytes <= size_bytes; at += kLineBytes) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
-  }
+  const int64_t at = CopyLines(to, from, head, size_bytes, [](__m128i* target, __m128i value) {
+    _mm_stream_si128(target, value);
+  });
   std::memcpy(to + at, from + at, static_cast<size_t>(size_bytes - at));
 }
 
 void StreamFence() { _mm_sfence(); }
 
 void CopyByVectors(std::byte* to, const std::byte* from, int64_t size_bytes) {
-  int64_t at = 0;
-  for (; at + kLineBytes <= size_bytes; at += kLineBytes) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_storeu_si128(target, a);
-    _mm_storeu_si128(target + 1, b);
-    _mm_storeu_si128(target + 2, c);
-    _mm_storeu_si128(target + 3, d);
-  }
+  const int64_t at = CopyLines(to, from, 0, size_bytes, [](__m128i* target, __m128i value) {
+    _mm_storeu_si128(target, value);
+  });
   std::memcpy(to + at, from + at, static_cast<size_t>(size_bytes - at));
 }
 
