@@ -14,7 +14,9 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 try:
     from pyspark.sql import SparkSession
-except ImportError as missing:
+except ModuleNotFoundError as missing:
+    if missing.name != "pyspark":  # it is there, and lacks something
+        raise
     print(f"{missing}: tools/test-frameworks --spark installs it", file=sys.stderr)
     sys.exit(77)
 if shutil.which("java") is None:

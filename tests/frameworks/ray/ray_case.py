@@ -11,7 +11,9 @@ sys.path[:0] = [ROOT, PACKAGE, HERE]
 
 try:
     import ray
-except ImportError:
+except ModuleNotFoundError as missing:
+    if missing.name != "ray":  # it is there, and lacks something
+        raise
     print("there is no Ray here: tools/test-frameworks --ray installs one", file=sys.stderr)
     sys.exit(77)
 

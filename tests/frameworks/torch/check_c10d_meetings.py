@@ -25,6 +25,14 @@ def own_half_of_a_group():
 
 
 @contextlib.contextmanager
+def own_half_and_model():
+    """With a model over the group, whose buckets lie in the stand-in of pools."""
+    with own_half_of_a_group() as (group, own):
+        with Pools().in_place(own):
+            yield group, own, DistributedDataParallel(model(), process_group=group)
+
+
+@contextlib.contextmanager
 def short_patience(own):
     """Of what has a timeout of its own, not of collectives."""
     before = own._channel.timeout_s
@@ -89,11 +97,9 @@ def check_ranks_that_make_different_calls_are_told_so():
     rank, size = ranks()
     if not has_pools() or size < 2:
         return
-    with own_half_of_a_group() as (group, own):
-        with Pools().in_place(own):
-            wrapped = DistributedDataParallel(model(), process_group=group)
-            words = f"rank {size - 1} of the group has called register_buckets, rank 0 register_mem_pool: expected one call on all ranks"
-            refused(ValueError, words, lambda: register_buckets(wrapped) if rank == size - 1 else own.register_mem_pool(Pool(1)))
+    with own_half_and_model() as (group, own, wrapped):
+        words = f"rank {size - 1} of the group has called register_buckets, rank 0 register_mem_pool: expected one call on all ranks"
+        refused(ValueError, words, lambda: register_buckets(wrapped) if rank == size - 1 else own.register_mem_pool(Pool(1)))
         registered_by_all(group, own)
 
 
@@ -103,14 +109,12 @@ def check_a_rank_that_leaves_buckets_out_is_named():
     rank, size = ranks()
     if not has_pools() or size < 2:
         return
-    with own_half_of_a_group() as (group, own):
-        with Pools().in_place(own):
-            wrapped = DistributedDataParallel(model(), process_group=group)
-            with short_patience(own):
-                if rank != size - 1:
-                    refused(dist.DistBackendError, "coordd: register_buckets: rank", lambda: register_buckets(wrapped))
-                dist.barrier()
-            register_buckets(wrapped).deregister()
+    with own_half_and_model() as (group, own, wrapped):
+        with short_patience(own):
+            if rank != size - 1:
+                refused(dist.DistBackendError, "coordd: register_buckets: rank", lambda: register_buckets(wrapped))
+            dist.barrier()
+        register_buckets(wrapped).deregister()
         registered_by_all(group, own)
 
 

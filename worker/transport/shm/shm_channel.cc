@@ -66,7 +66,7 @@ void ShmChannel::Receive(uint64_t tag, absl::Span<std::byte> bytes, Done done) {
   if (arrival.announced) {
     AnswerAnnounce(arrival.stream, arrival.length, std::move(receive));
   } else {
-    if (arrival.payload.size() == receive.bytes.size() && !arrival.payload.empty())
+    if (arrival.payload.size() == receive.bytes.size())
       CopyBytes(receive.bytes.data(), arrival.payload.data(), SizeOf(arrival.payload));
     FinishEager(std::move(receive), arrival.payload.size(), finished);
   }

@@ -38,7 +38,8 @@ def prepare_graphs(process_set: ProcessSet = global_process_set, device: Union[N
     shapes on all ranks; what they return is there, in the stream's order, with each replay. All ranks capture the same calls
     in the same order, and replay their graphs in the same order.
 
-    device: this rank's GPU, as 0, "cuda:0" or torch.device("cuda", 0); None: torch's current one. timeout: seconds for the others to come; 0: COORDD_TIMEOUT.
+    device: this rank's GPU, as 0, "cuda:0" or torch.device("cuda", 0); None: torch's current one. timeout: seconds for the others
+    to come; 0: COORDD_TIMEOUT.
     When a rank is lost, what was captured leaves NaN: prepare again, and capture again, in the next generation.
     HorovodInternalError: a rank was lost or did not come. NotImplementedError or ValueError: not all ranks have NCCL, or the
     device is another one than that of this rank's tensors. TypeError, ValueError, on this rank alone: a wrong argument.

@@ -14,13 +14,13 @@ from coordd.torch.distributed._meetings import Meetings
 _KINDS = (ValueError, TypeError, NotImplementedError, RuntimeError)
 _TEXT_MAX = 2000  # characters of a refusal
 _DIFFERENT_MAX = 32  # lists of numbers that are told apart; each has as many numbers as a group has regions, at most
-_ANEW = {"register_mem_pool": "a pool is registered anew in that"}
 
 
 def require_in_use(what: str, group: Any) -> None:
     if group._channel.has_ended():
-        raise ValueError(f"{what}: its process group has ended (destroy_process_group(), recover()), expected one that is in use: "
-                         f"{_ANEW.get(what, 'a model is wrapped anew in that')}")
+        anew = "a pool is registered" if what == "register_mem_pool" else "a model is wrapped"
+        raise ValueError(f"{what}: its process group has ended (destroy_process_group(), recover()), expected one that is in use: {anew} "
+                         "anew in that")
 
 
 def agree(what: str, group: Any, refusal: Optional[Exception], *numbers: int) -> List[List[int]]:
